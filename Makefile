@@ -1,0 +1,40 @@
+# Every target does its own set-up. Those that touch the kernel need root.
+PYTHON := .venv/bin/python
+FILE ?= tests/cases/redirection.md
+
+.PHONY: help setup demo test lint cases bench-install bench-drift clean
+
+help:
+	@echo 'make demo            the story in two minutes, on real kernel state (KEEP=1 keeps it running)'
+	@echo 'make test            lint, types, layers, all tests'
+	@echo 'make lint            lint, types, layers only'
+	@echo 'make cases FILE=f    run a file of cases'
+	@echo 'make bench-install   install, update, compare for 1, 50 and 250 pods (PODS="1 50 250")'
+	@echo 'make bench-drift     from a foreign change to the healed table'
+
+setup:
+	@.ci/setup
+
+demo: setup
+	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+test: lint
+	$(PYTHON) -m pytest
+
+cases: setup
+	@$(PYTHON) -m tests.cases $(FILE)
+
+bench-install: setup
+	@$(PYTHON) -m tests.bench.install $(PODS)
+
+bench-drift: setup
+	@$(PYTHON) -m tests.bench.drift
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

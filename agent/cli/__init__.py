@@ -1,0 +1,32 @@
+"""The command line. Exit codes: 0 fine, 1 found a problem, 2 usage. Results on stdout, words on stderr.
+
+Each command lives in a module of its own and is imported when it is called, so that `pointsman
+version` does not wait for the daemon's libraries.
+"""
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "run": "agent.cli.run",
+}
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported on use: module `agent.cli.X` holds the command `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=Lazy, context_settings={"auto_envvar_prefix": "POINTSMAN", "max_content_width": 110})
+def main() -> None:
+    """Keeps every meshed pod's TCP on its way through the proxy, from the node."""

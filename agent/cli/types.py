@@ -1,0 +1,97 @@
+"""Parameter types: strict, and each refusal names a valid example."""
+
+from pathlib import Path
+
+import click
+
+from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
+
+
+class Port(click.ParamType):
+    """One TCP port, 1 to 65535."""
+
+    name = "port"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+            self.fail(f"cannot take {text[:40]!r} as a port; write a number such as 4143", param, ctx)
+        return int(text)
+
+
+class Ports(click.ParamType):
+    """A list of ports and ranges; "" is the empty list."""
+
+    name = "ports"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> PortSet:
+        if isinstance(value, PortSet):
+            return value
+        parsed = parse_ports(value)
+        if parsed.invalid:
+            bad = ", ".join(repr(entry) for entry in parsed.invalid)
+            self.fail(f"cannot take {bad} as ports; write a list such as 25,4567-4568", param, ctx)
+        return parsed.ports
+
+
+class SubnetList(click.ParamType):
+    """A list of CIDRs of both families; "" is the empty list."""
+
+    name = "subnets"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Subnets:
+        if isinstance(value, Subnets):
+            return value
+        parsed = parse_subnets(value)
+        if parsed.invalid:
+            bad = ", ".join(repr(entry) for entry in parsed.invalid)
+            self.fail(f"cannot take {bad} as subnets; write a list such as 172.17.0.0/16,fd00::/8", param, ctx)
+        return parsed.subnets
+
+
+class Address(click.ParamType):
+    """HOST:PORT of a listener, or "" for none."""
+
+    name = "address"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int] | None:
+        text = str(value)
+        if text == "":
+            return None
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            self.fail(f"cannot take {text!r} as an address; write 127.0.0.1:4187 or [::1]:4187", param, ctx)
+        return host, int(port)
+
+
+class FilesDirectory(click.ParamType):
+    """files:DIR, where DIR exists."""
+
+    name = "source"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        kind, _, place = str(value).partition(":")
+        if kind != "files" or not place:
+            self.fail(f"cannot take {value!r} as a source; write files:/etc/pointsman/manifests", param, ctx)
+        path = Path(place)
+        if not path.is_dir():
+            self.fail(f"cannot read {path}: there is no such directory; make it, or name another", param, ctx)
+        return path
+
+
+class Seconds(click.ParamType):
+    """A duration above zero, in seconds."""
+
+    name = "seconds"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(str(value).removesuffix("s"))
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < 1e6:
+            self.fail(f"cannot take {value!r} as seconds; write a number such as 2 or 0.5", param, ctx)
+        return seconds

@@ -1,0 +1,109 @@
+"""The one in-memory picture of the cluster objects that matter to this node.
+
+Changed by one consumer of one ordered queue of events; everyone else only reads. `apply` says which
+pods are touched, and carries no data: whoever is woken looks again.
+"""
+
+from agent.core.names import PodKey
+from agent.core.objects import Drop, Event, Namespace, Object, Pod, Put, Replace, Service
+from agent.core.ports import PortSet
+
+API_SERVICE = ("default", "kubernetes")
+
+
+class Cluster:
+    """Pods by UID (never by name or IP), namespaces by name, and the API server's Service."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.namespaces: dict[str, Namespace] = {}
+        self.services: dict[tuple[str, str], Service] = {}
+        self.listed: set[type[Object]] = set()
+
+    def apply(self, event: Event) -> set[str]:
+        """Take one event in; return the UIDs of the pods whose redirection may now be another."""
+        match event:
+            case Replace(kind=kind, items=items):
+                self.listed.add(kind)
+                return self._replace(kind, items)
+            case Put(item=item):
+                return self._put(item)
+            case Drop(item=item):
+                return self._drop(item)
+
+    def namespace_of(self, pod: Pod) -> Namespace | None:
+        return self.namespaces.get(pod.metadata.namespace)
+
+    def find(self, key: PodKey) -> Pod | None:
+        """The pod of that name; while two UIDs share a name, the one that came last."""
+        return next((pod for pod in reversed(self.pods.values()) if pod.key == key), None)
+
+    def api_server_ports(self) -> PortSet | None:
+        """Service and target ports of `default/kubernetes`; None while it is not known."""
+        service = self.services.get(API_SERVICE)
+        if service is None or not service.spec.ports:
+            return None
+        ports = [entry.port for entry in service.spec.ports]
+        ports += [entry.target_port for entry in service.spec.ports if isinstance(entry.target_port, int)]
+        return PortSet.of(*ports)
+
+    def _replace(self, kind: type[Object], items: tuple[Object, ...]) -> set[str]:
+        present = {_identity(item) for item in items}
+        gone = [item for item in self._table(kind) if _identity(item) not in present]
+        touched: set[str] = set()
+        for item in gone:
+            touched |= self._drop(item)
+        for item in items:
+            touched |= self._put(item)
+        return touched
+
+    def _table(self, kind: type[Object]) -> list[Object]:
+        if kind is Pod:
+            return list(self.pods.values())
+        if kind is Namespace:
+            return list(self.namespaces.values())
+        return list(self.services.values())
+
+    def _put(self, item: Object) -> set[str]:
+        match item:
+            case Pod():
+                if self.pods.get(item.uid) == item:
+                    return set()
+                self.pods[item.uid] = item
+                return {item.uid}
+            case Namespace():
+                before = self.namespaces.get(item.metadata.name)
+                self.namespaces[item.metadata.name] = item
+                same = before is not None and before.annotations == item.annotations
+                return set() if same else self._in_namespace(item.metadata.name)
+            case Service():
+                self.services[item.metadata.namespace, item.metadata.name] = item
+                return self._for_service(item)
+
+    def _drop(self, item: Object) -> set[str]:
+        match item:
+            case Pod():
+                return {item.uid} if self.pods.pop(item.uid, None) else set()
+            case Namespace():
+                self.namespaces.pop(item.metadata.name, None)
+                return self._in_namespace(item.metadata.name)
+            case Service():
+                self.services.pop((item.metadata.namespace, item.metadata.name), None)
+                return self._for_service(item)
+
+    def _in_namespace(self, name: str) -> set[str]:
+        return {uid for uid, pod in self.pods.items() if pod.metadata.namespace == name}
+
+    def _for_service(self, service: Service) -> set[str]:
+        ours = (service.metadata.namespace, service.metadata.name) == API_SERVICE
+        return set(self.pods) if ours else set()
+
+
+def _identity(item: Object) -> tuple[str, ...]:
+    match item:
+        case Pod():
+            return (item.uid,)
+        case Namespace():
+            return (item.metadata.name,)
+        case Service():
+            return (item.metadata.namespace, item.metadata.name)

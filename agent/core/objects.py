@@ -1,0 +1,169 @@
+"""Kubernetes objects, cut down to the fields that are read, shaped as the API shapes them.
+
+Both sources decode into these structs: manifests through `msgspec.convert`, the API server's
+JSON through a decoder of the same type. Every list and nested object may be null, because the API
+sends null where Go has a nil slice. Unknown fields are dropped while decoding.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.core.names import PodKey
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base of all partial objects: immutable, camelCase on the wire."""
+
+
+class Metadata(_Object, frozen=True):
+    name: str = ""
+    namespace: str = "default"
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class EnvVar(_Object, frozen=True):
+    name: str
+    value: str | None = None
+
+
+class SecurityContext(_Object, frozen=True):
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+
+
+class ContainerPort(_Object, frozen=True):
+    container_port: int
+    name: str | None = None
+    protocol: str | None = None
+
+
+class Container(_Object, frozen=True):
+    name: str
+    env: tuple[EnvVar, ...] | None = None
+    ports: tuple[ContainerPort, ...] | None = None
+    security_context: SecurityContext | None = None
+    restart_policy: str | None = None
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str | None = None
+    host_network: bool | None = None
+    host_users: bool | None = None
+    security_context: SecurityContext | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+
+
+class Terminated(_Object, frozen=True):
+    exit_code: int = 0
+    reason: str | None = None
+
+
+class Running(_Object, frozen=True):
+    started_at: str | None = None
+
+
+class ContainerState(_Object, frozen=True):
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Object, frozen=True):
+    name: str
+    state: ContainerState | None = None
+
+
+class PodIP(_Object, frozen=True):
+    ip: str
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str | None = None
+    pod_ip: str | None = None
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(_Object, frozen=True):
+    """A pod. `metadata.uid` is never empty once a source has handed it out."""
+
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> PodKey:
+        return PodKey(self.metadata.namespace, self.metadata.name)
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        """All addresses of `status`, empty while the pod has none."""
+        many = tuple(entry.ip for entry in self.status.pod_ips or ())
+        return many or ((self.status.pod_ip,) if self.status.pod_ip else ())
+
+    @property
+    def finished(self) -> bool:
+        """Terminal phase: every container has ended for good, and the IP may be someone else's."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class Namespace(_Object, frozen=True):
+    metadata: Metadata
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+
+class ServicePort(_Object, frozen=True):
+    port: int
+    target_port: int | str | None = None
+    name: str | None = None
+
+
+class ServiceSpec(_Object, frozen=True):
+    ports: tuple[ServicePort, ...] | None = None
+
+
+class Service(_Object, frozen=True):
+    metadata: Metadata
+    spec: ServiceSpec = ServiceSpec()
+
+
+Object = Pod | Namespace | Service
+
+T = TypeVar("T", bound=Object)
+
+
+class Replace(msgspec.Struct, Generic[T], frozen=True):
+    """The whole list of one kind, as listed: what is not in it does not exist (any more)."""
+
+    kind: type[T]
+    items: tuple[T, ...]
+
+
+class Put(msgspec.Struct, frozen=True):
+    """One object was created or changed."""
+
+    item: Object
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """One object is gone: positively seen to be deleted, never merely missing."""
+
+    item: Object
+
+
+Event = Replace[Pod] | Replace[Namespace] | Replace[Service] | Put | Drop

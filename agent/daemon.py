@@ -1,0 +1,225 @@
+"""`pointsman run`: builds the rooms and connects them.
+
+**Start**: run directory, doors (alive, not ready), kernel probe, then the source's events. The
+writer's lock is tried at once and then ten times a second; until it is held, pods are compared and nothing is written.
+**Ready**: the source has listed everything and every pod has been looked at once.
+**Stop** (SIGTERM, SIGINT): not ready, no more events, every keeper ends and gives back its sockets
+(rules stay), then the lock goes, then the doors close.
+
+The pump is the heart: one queue of events, one consumer, and wake-ups that carry no data.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+
+from agent import __version__
+from agent.admin import Admin, Door
+from agent.collector import StateCollector
+from agent.core.cluster import Cluster
+from agent.core.names import PodKey
+from agent.core.objects import Event, Pod
+from agent.files.source import FilesSource
+from agent.journal import Journal
+from agent.node.duty import Policy
+from agent.node.enforcer import Enforcer
+from agent.node.keeper import Keeper
+from agent.node.lock import WriterLock
+from agent.settings import Settings
+from agent.state import NodeState, PodState
+from agent.watchdog import Watchdog
+
+log = structlog.get_logger("daemon")
+
+LOCK_RETRY = 0.1
+BEAT = 0.5
+ANSWER_TIMEOUT = 5.0
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where cluster objects come from: a whole picture kind by kind, then each difference."""
+
+    def events(self) -> AsyncIterator[Event]: ...
+
+
+class Daemon:
+    """One agent. `run` returns when it was told to stop."""
+
+    def __init__(self, settings: Settings, source: Source | None = None) -> None:
+        self.settings = settings
+        self.cluster = Cluster()
+        self.registry = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            self.registry.register(collector)
+        self.enforcer = Enforcer(self.cluster, policy(settings), self.registry, Journal().changed)
+        self.registry.register(StateCollector(self._snapshot))
+        self.lock = WriterLock(settings.lock_path)
+        self._source = source or FilesSource(settings.source)
+        self._watchdog = Watchdog(settings.hang_timeout)
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+        self.settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        admin = Admin(self._door(), self.settings.admin_address, self.settings.socket_path)
+        log.info("started", version=__version__, pid=os.getpid(), source=str(self.settings.source))
+        self._watchdog.start()
+        try:
+            await self._work()
+        finally:
+            self.lock.release()
+            admin.close()
+            self._watchdog.stop()
+            log.info("stopped; the rules of all pods stay in place")
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as rooms:
+            tasks = [
+                rooms.create_task(self.enforcer.run()),
+                rooms.create_task(self._pump()),
+                rooms.create_task(self._become_writer()),
+                rooms.create_task(self._beat()),
+            ]
+            await self._stop.wait()
+            log.info("stopping")
+            for task in tasks[1:]:
+                task.cancel()
+            # Last, and awaited by the group: it gives back the sockets that own the tables.
+            tasks[0].cancel()
+
+    async def _pump(self) -> None:
+        async for event in self._source.events():
+            self.enforcer.wake(self.cluster.apply(event))
+
+    async def _become_writer(self) -> None:
+        if self.settings.observe:
+            return
+        waiting = False
+        while not self.lock.take():
+            if not waiting:
+                log.info("another agent writes; comparing only, until it ends", holder=self.lock.holder())
+            waiting = True
+            await asyncio.sleep(LOCK_RETRY)
+        log.info("writing to pods' kernel state from now on")
+        self.enforcer.set_writer(True)
+
+    async def _beat(self) -> None:
+        while True:
+            self._watchdog.beat()
+            await asyncio.sleep(BEAT)
+
+    def _not_ready(self) -> tuple[str, ...]:
+        waits = []
+        if self._stop.is_set():
+            waits.append("stopping")
+        if not self.enforcer.duty.listed:
+            waits.append("the source has not listed everything yet")
+        elif not self.enforcer.settled():
+            waits.append("not every pod has been compared yet")
+        return tuple(waits)
+
+    async def state(self) -> NodeState:
+        """The node as it is now; counters are read from the kernel."""
+        totals = await self.enforcer.read_counters()
+        return NodeState(
+            version=__version__,
+            pid=os.getpid(),
+            writer=self.enforcer.duty.writer,
+            observe=self.settings.observe,
+            draining=self.enforcer.duty.draining,
+            owned_tables=bool(self.enforcer.kernel.flags),
+            not_ready=self._not_ready(),
+            totals=totals,
+            pods=tuple(self._pod_state(keeper) for keeper in self.enforcer.keepers.values()),
+        )
+
+    def _pod_state(self, keeper: Keeper) -> PodState:
+        hold, derivation = keeper.hold, keeper.derivation
+        return PodState(
+            namespace=keeper.key.namespace,
+            name=keeper.key.name,
+            uid=keeper.uid,
+            status=keeper.status,
+            netns=str(hold.place) if hold else "",
+            netns_inode=hold.netns.ino if hold else None,
+            spec=keeper.spec,
+            origins=derivation.origins if derivation else {},
+            shadowed=derivation.shadowed if derivation else {},
+            counters=self.enforcer.tally.of(keeper.uid),
+        )
+
+    def _find(self, name: str) -> Keeper:
+        namespace, _, pod = name.rpartition("/")
+        key = PodKey(namespace or "default", pod)
+        for keeper in self.enforcer.keepers.values():
+            if key == keeper.key:
+                return keeper
+        raise LookupError(f"cannot find pod {key} on this node")
+
+    async def _visit(self, name: str) -> PodState:
+        keeper = self._find(name)
+        await keeper.visit_now()
+        return self._pod_state(keeper)
+
+    async def _drain(self) -> NodeState:
+        self.enforcer.drain()
+        for keeper in list(self.enforcer.keepers.values()):
+            await keeper.visit_now()
+        return await self.state()
+
+    async def _cleanup(self, name: str) -> tuple[str, ...]:
+        return await self._find(name).clean()
+
+    def _snapshot(self) -> NodeState:
+        return self._ask(self.state)
+
+    def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Run a question on the loop from another thread. TimeoutError when the loop is stuck."""
+        assert self._loop is not None
+
+        async def answer() -> T:
+            return await question()
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(ANSWER_TIMEOUT)
+
+    def _door(self) -> Door:
+        def stuck() -> str:
+            age = self._watchdog.age
+            return f"the event loop has not turned for {age:.0f} s" if age > self.settings.hang_timeout else ""
+
+        return Door(
+            registry=self.registry,
+            stuck=stuck,
+            not_ready=self._not_ready,
+            state=lambda: msgspec.json.encode(self._snapshot()),
+            visit=lambda name: msgspec.json.encode(self._ask(lambda: self._visit(name))),
+            drain=lambda: msgspec.json.encode(self._ask(self._drain)),
+            cleanup=lambda name: msgspec.json.encode(self._ask(lambda: self._cleanup(name))),
+        )
+
+
+def policy(settings: Settings) -> Policy:
+    """The part of the settings that enforcement goes by."""
+    return Policy(
+        defaults=settings.defaults,
+        owned_tables=settings.owned_tables,
+        observe=settings.observe,
+        discover=settings.discover,
+        proc=str(settings.proc),
+        round_period=settings.round_period,
+        compare_period=settings.compare_period,
+        listener_period=settings.listener_period,
+        repair_burst=settings.repair_burst,
+        repair_rate=settings.repair_rate,
+    )

@@ -1,0 +1,77 @@
+"""Text of a manifest file -> cluster objects.
+
+YAML or JSON, several documents, `List` objects. A file is taken whole or not at all: one document
+that cannot be read makes `ManifestError`, which names the document and the field.
+"""
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from agent.core.objects import Namespace, Object, Pod, Service
+
+KINDS: dict[str, type[Object]] = {"Pod": Pod, "Namespace": Namespace, "Service": Service}
+
+
+class ManifestError(Exception):
+    """The file holds something that is not a manifest; the message says where and what."""
+
+
+def parse(text: str) -> tuple[Object, ...]:
+    """All pods, namespaces and services of the text, in order. Other kinds are passed over."""
+    try:
+        documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ManifestError(f"cannot read YAML: {_one_line(error)}") from error
+    objects: list[Object] = []
+    for number, document in enumerate(documents, 1):
+        for manifest in _flatten(document, number):
+            item = _convert(manifest, number)
+            if item is not None:
+                objects.append(item)
+    return tuple(objects)
+
+
+def _flatten(document: Any, number: int) -> list[dict[str, Any]]:
+    if document is None:
+        return []
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        raise ManifestError(f"cannot read document {number}: it is no object with a `kind`")
+    if not document["kind"].endswith("List"):
+        return [document]
+    items = document.get("items") or []
+    if not isinstance(items, list):
+        raise ManifestError(f"cannot read document {number}: `items` is no list")
+    return [inner for item in items for inner in _flatten(item, number)]
+
+
+def _convert(manifest: dict[str, Any], number: int) -> Object | None:
+    kind = KINDS.get(manifest["kind"])
+    if kind is None:
+        return None
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        raise ManifestError(f"cannot read document {number} ({manifest['kind']}): metadata.name is missing")
+    for table in ("annotations", "labels"):
+        if isinstance(metadata.get(table), dict):
+            metadata[table] = {str(key): scalar(value) for key, value in metadata[table].items()}
+    try:
+        return msgspec.convert(manifest, type=kind)
+    except msgspec.ValidationError as error:
+        name = f"{manifest['kind']} {metadata['name']}"
+        raise ManifestError(f"cannot read document {number} ({name}): {error}") from error
+
+
+def scalar(value: Any) -> Any:
+    """An annotation as Kubernetes would hold it. YAML reads `3306` and `true` as other than text; the
+    API server refuses them, people write them all the same, and their meaning is plain."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return "" if value is None else value
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,68 @@
+"""One log line per change of a pod's state: what happened, to whom, why, and what to do."""
+
+import structlog
+
+from agent.core.lifecycle import Redirection
+from agent.core.reasons import Phase
+from agent.node.keeper import Keeper
+
+log = structlog.get_logger("pods")
+
+HOW = {
+    "installed": "installed",
+    "updated": "updated in place",
+    "replaced": "replaced",
+    "claimed": "adopted",
+    "unchanged": "adopted",
+}
+
+
+class Journal:
+    """Tells changes of status apart and logs each once."""
+
+    def changed(self, keeper: Keeper, before: Redirection) -> None:
+        now, line = keeper.status, log.bind(pod=str(keeper.key), reason=keeper.status.reason.value)
+        if now.drifts > before.drifts:
+            line.warning(
+                "drift repaired",
+                culprit=now.culprit or "unknown",
+                differences=list(now.differences),
+                how=now.how,
+                install_ms=_rounded(now.install_ms),
+            )
+        elif now.foreign_changes > before.foreign_changes and now.phase is Phase.APPLIED:
+            line.info("foreign change, our table is intact", culprit=now.culprit)
+        if (now.phase, now.reason) != (before.phase, before.reason):
+            self._moved(line, now)
+        elif now.phase is Phase.APPLIED and now.install_ms != before.install_ms and now.drifts == before.drifts:
+            line.info("rules updated", how=HOW.get(now.how, now.how), install_ms=_rounded(now.install_ms))
+        elif now.phase is Phase.FAILED and now.message != before.message:
+            line.warning("still failing", message=now.message, attempts=now.attempts)
+        for complaint in now.complaints:
+            if complaint not in before.complaints:
+                line.warning(
+                    "complaint",
+                    complaint=complaint.reason.value,
+                    about=complaint.subject,
+                    message=complaint.message,
+                    remedy=complaint.remedy,
+                )
+
+    def _moved(self, line: structlog.typing.FilteringBoundLogger, now: Redirection) -> None:
+        match now.phase:
+            case Phase.APPLIED:
+                line.info(
+                    "redirected" if now.mode == "nftables" and not now.message else "state",
+                    how=HOW.get(now.how, now.how),
+                    install_ms=_rounded(now.install_ms),
+                    verify_ms=_rounded(now.verify_ms),
+                    **({"message": now.message} if now.message else {}),
+                )
+            case Phase.FAILED:
+                line.error("failed", message=now.message, attempts=now.attempts)
+            case Phase.PENDING | Phase.EXCLUDED:
+                line.info("state", phase=now.phase.value, message=now.message)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -1,0 +1,1 @@
+"""The room that touches this node's kernel: network namespaces, nf_tables, /proc."""

@@ -1,0 +1,83 @@
+"""What all keepers of this node go by: the picture, the rules of the house, and who may write."""
+
+import msgspec
+
+from agent.core.cluster import Cluster
+from agent.core.names import NETNS
+from agent.core.objects import Namespace, Pod, Service
+from agent.core.plan import Goal, Plan, plan
+from agent.core.reasons import Reason
+from agent.core.redirect import Derivation, NodeDefaults, derive
+from agent.node.discovery import Sandbox
+from agent.node.hold import Place
+from agent.node.netns import NetnsId
+
+REDIRECTING = (Goal.REDIRECT, Goal.REDIRECT_UNLESS_IPTABLES, Goal.WAIT)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Settings of enforcement. Times in seconds; repairs of one pod: `repair_burst` at once, then
+    `repair_rate` per second."""
+
+    defaults: NodeDefaults = NodeDefaults()
+    owned_tables: bool = True
+    observe: bool = False
+    discover: bool = True
+    proc: str = "/proc"
+    round_period: float = 2.0
+    compare_period: float = 300.0
+    listener_period: float = 10.0
+    repair_burst: float = 100.0
+    repair_rate: float = 5.0
+
+
+class Duty:
+    """Shared by the keepers of one enforcer, used on the loop only."""
+
+    def __init__(self, cluster: Cluster, policy: Policy) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.writer = False
+        self.draining = False
+        self.sandboxes: dict[str, Sandbox] = {}
+        self._owners: dict[NetnsId, str] = {}
+
+    @property
+    def writes(self) -> bool:
+        return self.writer and not self.policy.observe
+
+    @property
+    def listed(self) -> bool:
+        """Nothing is narrowed or removed on half knowledge: all kinds that bear on it are listed."""
+        return self.cluster.listed >= {Pod, Namespace, Service}
+
+    def derive(self, pod: Pod) -> Derivation:
+        namespace = self.cluster.namespace_of(pod)
+        return derive(pod, namespace, self.policy.defaults, self.cluster.api_server_ports())
+
+    def plan(self, pod: Pod, derivation: Derivation) -> Plan:
+        planned = plan(pod, derivation, self.policy.defaults.takeover)
+        if self.draining and planned.goal in REDIRECTING:
+            return Plan(Goal.CLEAR, Reason.DRAINING, "the node's rules are being removed", planned.init)
+        return planned
+
+    def place(self, pod: Pod) -> Place:
+        """The netns named in the manifest, else what the scan of /proc found for the pod's UID."""
+        path = pod.annotations.get(NETNS, "")
+        return Place(path) if path else Place(sandbox=self.sandboxes.get(pod.uid), ips=pod.ips)
+
+    def needs_scan(self, pod: Pod) -> bool:
+        """Only the scan of /proc can tell where this pod's netns is."""
+        names_it = NETNS in pod.annotations or pod.spec.host_network
+        return not names_it and self.derive(pod).excluded is None
+
+    def claim(self, uid: str, netns: NetnsId) -> str:
+        """Make `uid` the owner of a netns. Returns the UID of the owner: another one when taken."""
+        return self._owners.setdefault(netns, uid)
+
+    def release(self, uid: str) -> None:
+        for netns in [netns for netns, owner in self._owners.items() if owner == uid]:
+            del self._owners[netns]
+
+    def owner(self, netns: NetnsId) -> str | None:
+        return self._owners.get(netns)

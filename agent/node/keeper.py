@@ -1,0 +1,301 @@
+"""The one owner of one pod's kernel state: a task that looks whenever it is woken, one visit at a time.
+
+Being woken carries no data. A keeper works out afresh what should be, finds the netns, makes one
+visit on a lane, says what came of it, and sleeps until the next wake or retry. It ends when the pod
+has no object and its netns is gone. A pod that fails is retried for ever and delays nobody: between
+visits it holds no thread.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from agent.core.lifecycle import Budget, Finding, Redirection, after, retry_in
+from agent.core.names import PodKey
+from agent.core.objects import Pod
+from agent.core.plan import Goal, Plan
+from agent.core.reasons import Complaint, Phase, Reason
+from agent.core.redirect import Derivation, RedirectSpec
+from agent.core.ruleset import drain, element_count, render
+from agent.node.duty import Duty
+from agent.node.hold import Hold
+from agent.node.kernel import Kernel
+from agent.node.netns import NetnsMissing
+from agent.node.outcome import failed, found
+from agent.node.visit import Order, Sight
+
+SURVEY_FIRST = 2.0
+"""Seconds from the first redirect to the first survey: a proxy needs a moment to listen."""
+PLACE_RETRY = 1.0
+"""Longest wait between two looks for a netns that is not there; a look is one stat."""
+LAST_RETRY = 30.0
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A netns is held from now on."""
+
+    hold: Hold
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The netns is being given back."""
+
+    hold: Hold
+
+
+class Visited(msgspec.Struct, frozen=True):
+    """A visit came back, or raised (`sight` None), after `seconds` on its lane."""
+
+    sight: Sight | None
+    seconds: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """The status is another than `before`."""
+
+    before: Redirection
+
+
+Note = Opened | Closed | Visited | Changed
+
+
+class Keeper:
+    """Keeps one pod UID. What others need to know of it goes through `tell`, called on the loop."""
+
+    def __init__(self, uid: str, duty: Duty, kernel: Kernel, tell: Callable[["Keeper", Note], None]) -> None:
+        self.uid = uid
+        self.key = PodKey("", uid)
+        self.derivation: Derivation | None = None
+        self.status = Redirection(since=time.time())
+        self.hold: Hold | None = None
+        self._duty = duty
+        self._kernel = kernel
+        self._tell = tell
+        self._busy = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._full = False
+        self._due: float | None = None
+        self._survey_due: float | None = None
+        self._budget = Budget.full(time.monotonic(), duty.policy.repair_burst, duty.policy.repair_rate)
+        self._contested = False
+        self._around: tuple[Complaint, ...] = ()
+        self._surveyed: tuple[Complaint, ...] = ()
+
+    @property
+    def spec(self) -> RedirectSpec | None:
+        return self.derivation.spec if self.derivation else None
+
+    @property
+    def orphaned(self) -> bool:
+        return self.uid not in self._duty.cluster.pods
+
+    def wake(self, full: bool = False) -> None:
+        """Look again soon. `full`: compare the table even if its generation has not moved."""
+        self._full |= full
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until the pod is no more. Cancel it to stop keeping: the kernel state stays as it is."""
+        try:
+            while True:
+                async with self._busy:
+                    if not await self._look():
+                        return
+                await self._sleep()
+        finally:
+            await self._let_go()
+            self._duty.release(self.uid)
+
+    async def visit_now(self) -> None:
+        """One full comparison now, for somebody who waits for it."""
+        async with self._busy:
+            self._full = True
+            await self._look()
+
+    async def clean(self) -> tuple[str, ...]:
+        """Remove linkerd-init's leftovers, once our own table is verified. Returns what was removed."""
+        async with self._busy:
+            if self.hold is None or self.status.phase is not Phase.APPLIED:
+                return ()
+            return await self._kernel.clean(self.hold)
+
+    async def _sleep(self) -> None:
+        due = min((at for at in (self._due, self._survey_due) if at is not None), default=None)
+        try:
+            async with asyncio.timeout_at(due):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._woken.clear()
+
+    async def _look(self) -> bool:
+        """One round. False when there is nothing left to keep."""
+        self._due = None
+        if self.hold is not None and self.hold.ended():
+            await self._let_go()
+            message = "its network namespace has ended"
+            self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.NETNS_GONE, message=message))
+            self._due = _in(PLACE_RETRY)
+        pod = self._duty.cluster.pods.get(self.uid)
+        if pod is None:
+            return self._orphan()
+        self.key = pod.key
+        self.derivation = self._duty.derive(pod)
+        planned = self._duty.plan(pod, self.derivation)
+        try:
+            await self._pursue(pod, planned)
+        except Exception as error:  # noqa: BLE001 - a pod that fails is retried, whatever it was
+            self._fail(error)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        gone = self.status.reason is Reason.NETNS_GONE and isinstance(error, NetnsMissing)
+        if not gone:
+            self._report(failed(error, self._complaints()))
+        attempts = self.status.attempts
+        waiting = self.status.phase is not Phase.FAILED
+        self._due = _in(PLACE_RETRY if gone else retry_in(attempts, PLACE_RETRY if waiting else LAST_RETRY))
+
+    def _orphan(self) -> bool:
+        """The object is gone. Its rules stay as they are until the netns ends."""
+        if self.hold is None:
+            return False
+        message = "its object is gone and its network namespace is not; left as it is"
+        self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.ORPHANED, message=message))
+        self._survey_due = None
+        return True
+
+    async def _pursue(self, pod: Pod, planned: Plan) -> None:
+        if planned.goal is Goal.RELEASE:
+            await self._let_go()
+            self._report(Finding(phase=Phase.EXCLUDED, reason=planned.reason, message=planned.message))
+            return
+        if planned.goal is Goal.WAIT and self.hold is None:
+            self._report(Finding(phase=Phase.PENDING, reason=planned.reason, message=planned.message))
+            return
+        if self.hold is None and not await self._open(pod, planned):
+            return
+        if self._over_budget():
+            return
+        await self._visit(planned)
+        await self._survey(pod)
+
+    async def _open(self, pod: Pod, planned: Plan) -> bool:
+        place = self._duty.place(pod)
+        if planned.goal is Goal.CLEAR and not place.exists():
+            self._report(Finding(phase=Phase.EXCLUDED, reason=planned.reason, message=planned.message))
+            return False
+        hold = await self._kernel.open(place)
+        owner = self._duty.claim(self.uid, hold.netns)
+        if owner != self.uid:
+            await self._kernel.close(hold)
+            message = f"network namespace {place} is already kept for pod UID {owner}"
+            self._report(Finding(phase=Phase.FAILED, reason=Reason.NETNS_MISMATCH, message=message))
+            self._due = _in(retry_in(self.status.attempts, LAST_RETRY))
+            return False
+        self.hold = hold
+        self._tell(self, Opened(hold))
+        return True
+
+    async def _visit(self, planned: Plan) -> None:
+        assert self.hold is not None
+        spec = self.spec
+        text = render(spec) if spec is not None and planned.goal is not Goal.CLEAR else drain()
+        order = Order(
+            goal=planned.goal,
+            template=await self._kernel.template(text),
+            flags=self._kernel.flags,
+            write=self._duty.writes,
+            add_only=not self._duty.listed,
+            full=self._full,
+            ipv6=spec.ipv6 if spec is not None else False,
+        )
+        sight: Sight | None = None
+        began = time.monotonic()
+        try:
+            sight = await self._kernel.visit(self.hold, order, element_count(spec) if spec else 0)
+        finally:
+            self._tell(self, Visited(sight, time.monotonic() - began))
+        self._full = False
+        if sight.drift:
+            self._budget = self._budget.spend(time.monotonic())
+        if sight.around:
+            self._around = sight.complaints
+        if sight.result == "nothing":
+            await self._let_go()
+        if sight.result != "unchanged" or sight.foreign or order.full or self._settling():
+            self._report(self._contest(found(planned, sight, self._duty.writes, self._complaints())))
+        if self._survey_due is None and self.status.reason is Reason.REDIRECTED:
+            self._survey_due = _in(SURVEY_FIRST)
+
+    def _settling(self) -> bool:
+        """The status still speaks of a failure or of the time before, and the kernel is right."""
+        return self.status.reason not in (Reason.REDIRECTED, Reason.DRAINING, Reason.IPTABLES)
+
+    async def _survey(self, pod: Pod) -> None:
+        due, spec = self._survey_due, self.spec
+        if self.hold is None or spec is None or due is None or asyncio.get_running_loop().time() < due:
+            return
+        self._survey_due = _in(self._duty.policy.listener_period)
+        assert self.derivation is not None
+        surveyed = await self._kernel.survey(self.hold, spec, pod.ips, self.derivation.close_wait)
+        if surveyed != self._surveyed:
+            self._surveyed = surveyed
+            self._set(msgspec.structs.replace(self.status, complaints=self._complaints()))
+
+    def _complaints(self) -> tuple[Complaint, ...]:
+        derived = self.derivation.complaints if self.derivation else ()
+        return (*derived, *self._around, *self._surveyed)
+
+    def _over_budget(self) -> bool:
+        """Somebody undoes our work in a loop: repairs go on at a bounded rate, and it is said once."""
+        wait = self._budget.wait(time.monotonic())
+        if wait <= 0:
+            return False
+        self._contested = True
+        message = f"{self.status.culprit or 'another program'} changes the table in a loop; repairs are capped"
+        self._report(
+            Finding(
+                phase=Phase.FAILED,
+                reason=Reason.CONTESTED,
+                message=message,
+                mode=self.status.mode,
+                complaints=self._complaints(),
+            )
+        )
+        self._due = _in(wait)
+        return True
+
+    def _contest(self, finding: Finding) -> Finding:
+        budget = self._budget.filled(time.monotonic())
+        if self._contested and budget.tokens < budget.burst / 2:
+            self._due = _in((budget.burst / 2 - budget.tokens) / budget.per_second)
+            return msgspec.structs.replace(
+                finding, phase=Phase.FAILED, reason=Reason.CONTESTED, message=self.status.message
+            )
+        self._contested = False
+        return finding
+
+    async def _let_go(self) -> None:
+        """Give back all descriptors of the netns. The kernel state in it stays."""
+        hold, self.hold = self.hold, None
+        if hold is None:
+            return
+        self._tell(self, Closed(hold))
+        self._around, self._surveyed, self._survey_due = (), (), None
+        await asyncio.shield(self._kernel.close(hold))
+
+    def _report(self, finding: Finding) -> None:
+        self._set(after(self.status, finding, time.time()))
+
+    def _set(self, status: Redirection) -> None:
+        before, self.status = self.status, status
+        if status != before:
+            self._tell(self, Changed(before))
+
+
+def _in(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds

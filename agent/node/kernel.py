@@ -1,0 +1,85 @@
+"""Everything that keepers ask of the kernel, as awaitables: each call runs on its lane.
+
+Also the cache of compiled rule sets: pods with equal settings share one template, and only a text
+that is new waits for the child that runs libnftables.
+"""
+
+from agent.core.redirect import RedirectSpec
+from agent.core.reasons import Complaint
+from agent.core.tally import Counters
+from agent.node.hold import Hold, Place
+from agent.node.lanes import Lanes, on
+from agent.node.leftovers import cleanup
+from agent.node.nft.compile import Compiler, Template
+from agent.node.nft.datapath import NftDatapath
+from agent.node.survey import survey
+from agent.node.visit import Order, Sight, read_counters, visit
+
+SLOW_ELEMENTS = 1000
+"""Rule sets with more set elements than this go to the slow lane (12-35 ms instead of 0.5)."""
+
+
+class Kernel:
+    """The lanes, the compiler and the datapath of one agent."""
+
+    def __init__(self, owned_tables: bool = True) -> None:
+        self.lanes = Lanes()
+        self._owned = owned_tables
+        self._compiler = Compiler()
+        self._datapath = NftDatapath()
+        self.flags = 0
+
+    async def probe(self) -> int:
+        """Table flags to use: owner + persist where the kernel has them and the settings allow it."""
+        supported = await on(self.lanes.compile, self._compiler.flags)
+        self.flags = supported if self._owned else 0
+        return self.flags
+
+    async def template(self, text: str) -> Template:
+        """The rule set as this kernel writes it. CompileError when kernel or library refuse it."""
+        return await on(self.lanes.compile, self._compiler.compile, text)
+
+    async def open(self, place: Place) -> Hold:
+        return await on(self.lanes.kernel, Hold, place, self._datapath)
+
+    async def visit(self, hold: Hold, order: Order, elements: int) -> Sight:
+        lane = self.lanes.slow if elements > SLOW_ELEMENTS else self.lanes.kernel
+        return await on(lane, visit, hold, self._datapath, order)
+
+    async def generations(self, holds: list[Hold]) -> list[int | None]:
+        """Generation of each netns, None where it could not be read: one job for all."""
+        return await on(self.lanes.kernel, _generations, holds)
+
+    async def counters(self, hold: Hold) -> Counters:
+        return await on(self.lanes.kernel, read_counters, hold)
+
+    async def survey(
+        self, hold: Hold, spec: RedirectSpec, ips: tuple[str, ...], close_wait: int | None
+    ) -> tuple[Complaint, ...]:
+        return await on(self.lanes.kernel, survey, hold.fd, spec, ips, close_wait)
+
+    async def clean(self, hold: Hold) -> tuple[str, ...]:
+        """Remove what linkerd-init left. Only for a pod whose own table is verified."""
+        return await on(self.lanes.kernel, cleanup, hold.nft, hold.fd)
+
+    async def close(self, hold: Hold) -> None:
+        await on(self.lanes.close, hold.close)
+
+    async def rest(self) -> None:
+        """Let the compiler's child go when it has had nothing to do."""
+        await on(self.lanes.compile, self._compiler.rest)
+
+    def stop(self) -> None:
+        self.lanes.stop()
+        self._compiler.close()
+
+
+def _generations(holds: list[Hold]) -> list[int | None]:
+    answers: list[int | None] = []
+    for hold in holds:
+        try:
+            answers.append(hold.nft.generation())
+        except OSError:
+            # Answered by a full visit, which says what is wrong.
+            answers.append(None)
+    return answers

@@ -1,0 +1,125 @@
+"""Which TCP ports something listens on in a pod's network namespace, asked by sock_diag(7).
+
+An nftables redirect to a port on which nobody listens answers every connection with a reset, and
+nothing else in the kernel says why. `listening` is the evidence for that: one dump per address
+family, of sockets in state LISTEN only, so the cost follows the number of listeners and not of
+connections (about 0.1 ms).
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from agent.node.netns import run_in
+from agent.node.nft.wire import DONE, DUMP, ERROR, REQUEST, attrs, messages
+
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
+TCP_LISTEN = 10
+INET_DIAG_SKV6ONLY = 11
+TIMEOUT = 2.0
+"""Seconds to wait for the kernel's next part of a dump; it normally is there at once."""
+
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port id
+_ASK = struct.Struct("=BBBBI48x")  # inet_diag_req_v2: family, protocol, ext, pad, states, socket id
+_ANSWER = struct.Struct("=BBBBHH16s16sI8xIIIII")  # inet_diag_msg; ports are big-endian
+_STATUS = struct.Struct("=i")  # 0 or a negative errno
+
+_ANY = bytes(16)
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Listeners(msgspec.Struct, frozen=True):
+    """The listening TCP ports of one network namespace.
+
+    `v4` and `v6` hold the ports that accept connections of that family on at least one local
+    address; a dual-stack socket (`[::]` without IPV6_V6ONLY) is in both. `uids` maps each port to
+    the owners of its sockets, as numbered in the agent's user namespace: a pod with
+    `hostUsers: false` shows its mapped uids.
+    """
+
+    v4: frozenset[int] = frozenset()
+    v6: frozenset[int] = frozenset()
+    uids: dict[int, frozenset[int]] = {}
+
+
+class ListenersUnreadableError(OSError):
+    """The kernel refused the dump of listening sockets. `errno` is the kernel's answer."""
+
+
+class _Listener(msgspec.Struct, frozen=True):
+    port: int
+    uid: int
+    v4: bool
+    v6: bool
+
+
+def listening(netns_fd: int) -> Listeners:
+    """Dump the listeners of the network namespace behind `netns_fd`.
+
+    Raises ListenersUnreadableError when the kernel has no sock_diag for TCP or answers with an
+    error, and what `run_in` raises when the namespace cannot be entered.
+    """
+    try:
+        found = run_in(netns_fd, lambda: (*_dump(socket.AF_INET), *_dump(socket.AF_INET6)))
+    except TimeoutError as error:
+        raise ListenersUnreadableError(
+            error.errno, f"cannot list listening sockets: no answer from the kernel in {TIMEOUT:g} s"
+        ) from error
+    uids: dict[int, frozenset[int]] = {}
+    for one in found:
+        uids[one.port] = uids.get(one.port, frozenset()) | {one.uid}
+    return Listeners(
+        v4=frozenset(one.port for one in found if one.v4),
+        v6=frozenset(one.port for one in found if one.v6),
+        uids=uids,
+    )
+
+
+def _dump(family: int) -> tuple[_Listener, ...]:
+    """All TCP listeners of one address family in the calling thread's network namespace."""
+    body = _ASK.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN)
+    header = _HEADER.pack(_HEADER.size + len(body), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG) as nl:
+        nl.settimeout(TIMEOUT)
+        nl.send(header + body)
+        return tuple(_listener(answer) for answer in _answers(nl))
+
+
+def _answers(nl: socket.socket) -> Iterator[bytes]:
+    """Bodies of the messages of one dump, up to its end."""
+    while True:
+        for message in messages(nl.recv(1 << 16)):
+            if message.kind not in (DONE, ERROR):
+                yield message.body
+                continue
+            (status,) = _STATUS.unpack_from(message.body)
+            if status < 0:  # a kernel without tcp_diag says so in the message that ends the dump
+                raise _refused(-status)
+            return
+
+
+def _listener(body: bytes) -> _Listener:
+    family, _, _, _, port, _, source, _, _, _, _, _, uid, _ = _ANSWER.unpack_from(body)
+    port = socket.ntohs(port)
+    if family == socket.AF_INET:
+        return _Listener(port, uid, v4=True, v6=False)
+    if source.startswith(_MAPPED):  # an IPv6 socket bound to an IPv4 address, as Java makes them
+        return _Listener(port, uid, v4=True, v6=False)
+    dual = source == _ANY and not _v6only(body)
+    return _Listener(port, uid, v4=dual, v6=True)
+
+
+def _v6only(body: bytes) -> bool:
+    return any(kind == INET_DIAG_SKV6ONLY and data != b"\0" for kind, data in attrs(body[_ANSWER.size :]))
+
+
+def _refused(errno: int) -> ListenersUnreadableError:
+    return ListenersUnreadableError(
+        errno,
+        f"cannot list listening sockets by sock_diag: {os.strerror(errno)}; "
+        "load the kernel modules tcp_diag and inet_diag",
+    )

@@ -1,0 +1,114 @@
+"""From what a visit saw, or how it failed, to what is said about the pod."""
+
+import errno
+
+import structlog
+
+from agent.core.lifecycle import Finding
+from agent.core.plan import Goal, InitState, Plan
+from agent.core.reasons import Complaint, Phase, Reason
+from agent.node.discovery import NetnsMismatch, NoAddressYet
+from agent.node.netns import HostNetns, NetnsMissing
+from agent.node.nft.compile import CompileError
+from agent.node.nft.datapath import OwnedByAnother, Unverified
+from agent.node.visit import Sight
+
+log = structlog.get_logger("outcome")
+
+FAILURES: tuple[tuple[type[Exception], Phase, Reason], ...] = (
+    (NetnsMissing, Phase.PENDING, Reason.NETNS_MISSING),
+    (NoAddressYet, Phase.PENDING, Reason.NETNS_MISSING),
+    (HostNetns, Phase.FAILED, Reason.NETNS_MISMATCH),
+    (NetnsMismatch, Phase.FAILED, Reason.NETNS_MISMATCH),
+    (OwnedByAnother, Phase.FAILED, Reason.OWNED_BY_ANOTHER),
+    (Unverified, Phase.FAILED, Reason.UNVERIFIED),
+    (CompileError, Phase.FAILED, Reason.COMPILE_FAILED),
+    (PermissionError, Phase.FAILED, Reason.PERMISSION_DENIED),
+    (OSError, Phase.FAILED, Reason.COMMIT_REFUSED),
+)
+"""First match wins: the special before the general."""
+
+
+def failed(error: Exception, complaints: tuple[Complaint, ...]) -> Finding:
+    """The finding for a visit that raised. What nobody expected is logged with its traceback, and the
+    pod is retried like any other: a fault of ours in one pod is no reason to leave the others alone."""
+    for kind, phase, reason in FAILURES:
+        if isinstance(error, kind):
+            return Finding(phase=phase, reason=reason, message=_message(error), complaints=complaints)
+    log.error("unexpected failure of a visit", exc_info=error)
+    return Finding(
+        phase=Phase.FAILED,
+        reason=Reason.INTERNAL_ERROR,
+        message=f"{type(error).__name__}: {error}",
+        complaints=complaints,
+    )
+
+
+def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, ...]) -> Finding:
+    """The finding for a visit that came back."""
+    phase, reason, message, mode = _verdict(plan, sight, writes)
+    written = sight.result in ("installed", "updated", "replaced", "claimed")
+    complaints = (*complaints, *_init_mismatch(plan, sight))
+    return Finding(
+        phase=phase,
+        reason=reason,
+        message=message,
+        mode=mode,
+        how=sight.result if written else "",
+        drift=sight.drift,
+        foreign_changes=len(sight.foreign),
+        culprit=culprit(sight),
+        install_ms=sight.install_ms if written else None,
+        verify_ms=sight.verify_ms if written else None,
+        differences=sight.differences,
+        complaints=complaints,
+    )
+
+
+def culprit(sight: Sight) -> str:
+    """Program and pid of the last foreign change, as the kernel named them."""
+    if not sight.foreign:
+        return ""
+    last = sight.foreign[-1]
+    return f"{last.comm or 'unknown'}[{last.pid}]"
+
+
+def _verdict(plan: Plan, sight: Sight, writes: bool) -> tuple[Phase, Reason, str, str]:
+    if sight.result == "iptables":
+        message = "linkerd-init's own rules are complete and left alone; `pointsman cleanup` takes over"
+        return Phase.APPLIED, Reason.IPTABLES, message, "iptables"
+    if plan.goal is Goal.CLEAR:
+        if sight.result == "nothing":
+            return Phase.EXCLUDED, plan.reason, plan.message, ""
+        if sight.result in ("differs", "absent"):
+            return Phase.PENDING, _passive(writes), f"to be drained: {plan.message}", "nftables"
+        message = f"{plan.message}: new connections are direct, old ones keep their proxy"
+        return Phase.APPLIED, Reason.DRAINING, message, "nftables"
+    if sight.result in ("differs", "absent"):
+        what = "is not redirected" if sight.result == "absent" else "differs: " + "; ".join(sight.differences[:3])
+        return Phase.PENDING, _passive(writes), f"the table {what}", "nftables"
+    return Phase.APPLIED, Reason.REDIRECTED, "", "nftables"
+
+
+def _passive(writes: bool) -> Reason:
+    return Reason.NOT_LISTED if writes else Reason.OBSERVED
+
+
+def _init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
+    if plan.init is not InitState.SUCCEEDED or sight.result != "installed":
+        return ()
+    return (
+        Complaint(
+            Reason.INIT_MISMATCH,
+            "linkerd-init",
+            "linkerd-init reports success, and its rules were not complete in the kernel; ours are",
+            "",
+        ),
+    )
+
+
+def _message(error: Exception) -> str:
+    hint = ""
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
+        hint = " (missing capability, or denied by a security module such as SELinux or AppArmor?)"
+    return f"{error}{hint}"

@@ -1,0 +1,37 @@
+"""All settings of `pointsman run`, parsed once, rejected at the start with the flag's name.
+
+Each flag has an environment twin: `--node-lock-dir` is `POINTSMAN_NODE_LOCK_DIR`.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from agent.core.redirect import NodeDefaults
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the daemon is told. Times in seconds."""
+
+    source: Path
+    defaults: NodeDefaults = NodeDefaults()
+    run_dir: Path = Path("/run/pointsman")
+    proc: Path = Path("/proc")
+    admin_address: tuple[str, int] | None = ("127.0.0.1", 4187)
+    owned_tables: bool = True
+    observe: bool = False
+    discover: bool = True
+    round_period: float = 2.0
+    compare_period: float = 300.0
+    listener_period: float = 10.0
+    hang_timeout: float = 10.0
+    repair_burst: float = 100.0
+    repair_rate: float = 5.0
+
+    @property
+    def lock_path(self) -> Path:
+        return self.run_dir / "writer.lock"
+
+    @property
+    def socket_path(self) -> Path:
+        return self.run_dir / "agent.sock"

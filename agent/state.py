@@ -1,0 +1,39 @@
+"""What `/state` and the CLI show: the agent's view of its node, as one JSON document.
+
+Shape: `NodeState`, camelCase keys. Times are unix seconds, durations milliseconds.
+"""
+
+import msgspec
+
+from agent.core.lifecycle import Redirection
+from agent.core.redirect import Origin, RedirectSpec
+from agent.core.tally import Counters
+
+
+class PodState(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod. `differences` of the status are what the last look found and what was put right."""
+
+    namespace: str
+    name: str
+    uid: str
+    status: Redirection
+    netns: str = ""
+    netns_inode: int | None = None
+    spec: RedirectSpec | None = None
+    origins: dict[str, tuple[Origin, ...]] = {}
+    shadowed: dict[str, tuple[Origin, ...]] = {}
+    counters: Counters = {}
+
+
+class NodeState(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole node. `not_ready`: what readiness waits for, empty when ready."""
+
+    version: str
+    pid: int
+    writer: bool
+    observe: bool
+    draining: bool
+    owned_tables: bool
+    not_ready: tuple[str, ...]
+    totals: Counters
+    pods: tuple[PodState, ...]

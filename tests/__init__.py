@@ -1,0 +1,1 @@
+"""Tests, each against the real kernel wherever there is one."""
