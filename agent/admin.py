@@ -1,8 +1,8 @@
 """The agent's doors for people and machines, each served by threads of its own.
 
 `/live`, `/ready` and `/metrics` on a TCP address; these and `/state`, `/visit`, `/drain` and
-`/cleanup` on a unix socket that only root can open. Threads of its own, so that `/live` can tell that the loop
-is stuck. Two agents overlap during an upgrade: the TCP port is shareable, and the successor's
+`/cleanup` on a unix socket that only root can open. Threads, so that `/live` can tell that the loop is
+stuck. Two agents overlap during an upgrade: the TCP port is shareable, and the successor's
 socket is renamed over the predecessor's; nobody unlinks a socket that is not its own.
 """
 
@@ -99,7 +99,7 @@ class _Handler(WSGIRequestHandler):
     timeout = 10
 
     def address_string(self) -> str:
-        return "local" if not self.client_address else str(self.client_address[0])
+        return str(self.client_address[0])
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         log.debug(format % args)
@@ -128,6 +128,11 @@ class _UnixServer(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", 0
         self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """A peer on a unix socket has no address, and the handler wants one."""
+        connection, _ = self.socket.accept()
+        return connection, ("local", 0)
 
 
 class Admin:

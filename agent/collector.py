@@ -50,7 +50,9 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     yield complaints
     live = sum(1 for pod in state.pods if pod.netns_inode is not None)
     yield GaugeMetricFamily("pointsman_netns_live", "Network namespaces of pods that have not ended.", live)
-    yield GaugeMetricFamily("pointsman_writer", "1 while this agent may write to the kernel.", int(state.writer))
+    yield GaugeMetricFamily(
+        "pointsman_writer", "1 while this agent may write to the kernel.", int(state.writer)
+    )
 
 
 def _connections(state: NodeState) -> Iterator[Metric]:

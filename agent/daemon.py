@@ -24,7 +24,7 @@ from agent.admin import Admin, Door
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
-from agent.core.objects import Event, Pod
+from agent.core.objects import Event
 from agent.files.source import FilesSource
 from agent.journal import Journal
 from agent.node.duty import Policy
@@ -196,7 +196,9 @@ class Daemon:
     def _door(self) -> Door:
         def stuck() -> str:
             age = self._watchdog.age
-            return f"the event loop has not turned for {age:.0f} s" if age > self.settings.hang_timeout else ""
+            return (
+                f"the event loop has not turned for {age:.0f} s" if age > self.settings.hang_timeout else ""
+            )
 
         return Door(
             registry=self.registry,

@@ -34,7 +34,9 @@ class Journal:
             line.info("foreign change, our table is intact", culprit=now.culprit)
         if (now.phase, now.reason) != (before.phase, before.reason):
             self._moved(line, now)
-        elif now.phase is Phase.APPLIED and now.install_ms != before.install_ms and now.drifts == before.drifts:
+        elif (
+            now.phase is Phase.APPLIED and now.install_ms != before.install_ms and now.drifts == before.drifts
+        ):
             line.info("rules updated", how=HOW.get(now.how, now.how), install_ms=_rounded(now.install_ms))
         elif now.phase is Phase.FAILED and now.message != before.message:
             line.warning("still failing", message=now.message, attempts=now.attempts)

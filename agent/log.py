@@ -30,6 +30,5 @@ def configure(form: str, level: str) -> None:
     logging.basicConfig(level=LEVELS[level], stream=sys.stderr, format="%(message)s", force=True)
 
 
-def _factory(*names: object) -> structlog.PrintLogger:
+def _factory(*_names: object) -> structlog.PrintLogger:
     return structlog.PrintLogger(sys.stderr)
-

@@ -15,19 +15,94 @@ from agent.settings import Settings
 
 
 @click.command("run")
-@click.option("--source", type=FilesDirectory(), required=True, help="Where cluster objects come from: files:DIR, a directory of manifests.")
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("/run/pointsman"), show_default=True, help="Directory of the agent's socket and the writer's lock.")
-@click.option("--admin-address", type=Address(), default="127.0.0.1:4187", show_default=True, help='Address of /live, /ready and /metrics; "" for none.')
-@click.option("--table-ownership", type=click.Choice(["auto", "off"]), default="auto", show_default=True, help="Own the pods' tables where the kernel can, so that others cannot flush them.")
-@click.option("--observe/--no-observe", default=False, show_default=True, help="Compare and report, and never write.")
-@click.option("--discovery/--no-discovery", default=True, show_default=True, help="Find the netns of running pods through /proc.")
-@click.option("--proc", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path("/proc"), show_default=True, help="The node's /proc.")
-@click.option("--round", "round_period", type=Seconds(), default="2", show_default=True, help="Seconds between two polls of all pods' generations.")
-@click.option("--compare", "compare_period", type=Seconds(), default="300", show_default=True, help="Seconds between two full comparisons of all pods.")
-@click.option("--listeners", "listener_period", type=Seconds(), default="10", show_default=True, help="Seconds between two looks at a pod's listeners and addresses.")
-@click.option("--hang-timeout", type=Seconds(), default="10", show_default=True, help="Seconds after which a stuck event loop ends the process.")
-@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True, help="Form of log lines.")
-@click.option("--log-level", type=click.Choice(list(log.LEVELS)), default="info", show_default=True, help="Least level that is logged.")
+@click.option(
+    "--source",
+    type=FilesDirectory(),
+    required=True,
+    help="Where cluster objects come from: files:DIR, a directory of manifests.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/run/pointsman"),
+    show_default=True,
+    help="Directory of the agent's socket and the writer's lock.",
+)
+@click.option(
+    "--admin-address",
+    type=Address(),
+    default="127.0.0.1:4187",
+    show_default=True,
+    help='Address of /live, /ready and /metrics; "" for none.',
+)
+@click.option(
+    "--table-ownership",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Own the pods' tables where the kernel can, so that others cannot flush them.",
+)
+@click.option(
+    "--observe/--no-observe", default=False, show_default=True, help="Compare and report, and never write."
+)
+@click.option(
+    "--discovery/--no-discovery",
+    default=True,
+    show_default=True,
+    help="Find the netns of running pods through /proc.",
+)
+@click.option(
+    "--proc",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/proc"),
+    show_default=True,
+    help="The node's /proc.",
+)
+@click.option(
+    "--round",
+    "round_period",
+    type=Seconds(),
+    default="2",
+    show_default=True,
+    help="Seconds between two polls of all pods' generations.",
+)
+@click.option(
+    "--compare",
+    "compare_period",
+    type=Seconds(),
+    default="300",
+    show_default=True,
+    help="Seconds between two full comparisons of all pods.",
+)
+@click.option(
+    "--listeners",
+    "listener_period",
+    type=Seconds(),
+    default="10",
+    show_default=True,
+    help="Seconds between two looks at a pod's listeners and addresses.",
+)
+@click.option(
+    "--hang-timeout",
+    type=Seconds(),
+    default="10",
+    show_default=True,
+    help="Seconds after which a stuck event loop ends the process.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["plain", "json"]),
+    default="plain",
+    show_default=True,
+    help="Form of log lines.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(list(log.LEVELS)),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
 @defaults.options
 def command(**options: Any) -> None:  # fmt: skip
     """Run the agent: find pods, redirect them, and keep them so."""

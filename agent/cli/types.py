@@ -7,7 +7,7 @@ import click
 from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
 
 
-class Port(click.ParamType):
+class Port(click.ParamType[int, object]):
     """One TCP port, 1 to 65535."""
 
     name = "port"
@@ -19,7 +19,7 @@ class Port(click.ParamType):
         return int(text)
 
 
-class Ports(click.ParamType):
+class Ports(click.ParamType[PortSet, object]):
     """A list of ports and ranges; "" is the empty list."""
 
     name = "ports"
@@ -34,7 +34,7 @@ class Ports(click.ParamType):
         return parsed.ports
 
 
-class SubnetList(click.ParamType):
+class SubnetList(click.ParamType[Subnets, object]):
     """A list of CIDRs of both families; "" is the empty list."""
 
     name = "subnets"
@@ -45,11 +45,13 @@ class SubnetList(click.ParamType):
         parsed = parse_subnets(value)
         if parsed.invalid:
             bad = ", ".join(repr(entry) for entry in parsed.invalid)
-            self.fail(f"cannot take {bad} as subnets; write a list such as 172.17.0.0/16,fd00::/8", param, ctx)
+            self.fail(
+                f"cannot take {bad} as subnets; write a list such as 172.17.0.0/16,fd00::/8", param, ctx
+            )
         return parsed.subnets
 
 
-class Address(click.ParamType):
+class Address(click.ParamType[tuple[str, int] | None, object]):
     """HOST:PORT of a listener, or "" for none."""
 
     name = "address"
@@ -67,7 +69,7 @@ class Address(click.ParamType):
         return host, int(port)
 
 
-class FilesDirectory(click.ParamType):
+class FilesDirectory(click.ParamType[Path, object]):
     """files:DIR, where DIR exists."""
 
     name = "source"
@@ -82,7 +84,7 @@ class FilesDirectory(click.ParamType):
         return path
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType[float, object]):
     """A duration above zero, in seconds."""
 
     name = "seconds"

@@ -5,8 +5,6 @@ JSON through a decoder of the same type. Every list and nested object may be nul
 sends null where Go has a nil slice. Unknown fields are dropped while decoding.
 """
 
-from typing import Generic, TypeVar
-
 import msgspec
 
 from agent.core.names import PodKey
@@ -144,14 +142,11 @@ class Service(_Object, frozen=True):
 
 Object = Pod | Namespace | Service
 
-T = TypeVar("T", bound=Object)
-
-
-class Replace(msgspec.Struct, Generic[T], frozen=True):
+class Replace(msgspec.Struct, frozen=True):
     """The whole list of one kind, as listed: what is not in it does not exist (any more)."""
 
-    kind: type[T]
-    items: tuple[T, ...]
+    kind: type[Object]
+    items: tuple[Object, ...]
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -166,4 +161,4 @@ class Drop(msgspec.Struct, frozen=True):
     item: Object
 
 
-Event = Replace[Pod] | Replace[Namespace] | Replace[Service] | Put | Drop
+Event = Replace | Put | Drop

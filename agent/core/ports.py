@@ -218,7 +218,7 @@ def list_complaints(parsed: ParsedPorts | ParsedSubnets, subject: str, where: st
         message = f"cannot read {named(parsed.invalid)} ({where}): {rest}"
         remedy = "write ports and ranges, such as 25,9000-9010"
         if isinstance(parsed, ParsedSubnets):
-            remedy = f"write {named(parsed.bare)}" if parsed.bare else "write networks, such as 10.0.0.0/8"
+            remedy = f"write {','.join(parsed.bare[:8]) or 'networks, such as 10.0.0.0/8'}"
         yield Complaint(Reason.INVALID_ANNOTATION, subject, message, remedy)
     if isinstance(parsed, ParsedPorts) and parsed.differs:
         message = f"cannot be read by linkerd-init: {named(parsed.differs)} ({where}); here it is applied"

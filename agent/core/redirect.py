@@ -135,18 +135,18 @@ def derive(
     `kubernetes_ports`: ports and target ports of the service default/kubernetes, which the control
     plane's own pods must reach without a proxy; None while they are not known.
     """
+    if pod.spec.host_network:
+        return Derivation(excluded=Reason.HOST_NETWORK)
     proxy = next((each for each in _containers(pod) if each.name == names.PROXY_CONTAINER), None)
     if proxy is None:
         return Derivation(excluded=Reason.NOT_MESHED)
-    if pod.spec.host_network:
-        return Derivation(excluded=Reason.HOST_NETWORK)
+    if pod.finished:
+        return Derivation(excluded=Reason.FINISHED)
     if pod.metadata.namespace in defaults.exclude_namespaces:
         return Derivation(excluded=Reason.NAMESPACE_EXCLUDED)
     reading = _Reading(pod, namespace.annotations if namespace else {}, proxy, defaults)
     if reading.disabled():
         return Derivation(excluded=Reason.DISABLED, complaints=tuple(reading.complaints))
-    if pod.finished:
-        return Derivation(excluded=Reason.FINISHED)
     spec = reading.spec(kubernetes_ports)
     close_wait = reading.close_wait()
     reading.complaints += (*_uid_complaints(pod, spec), *_coverage_complaints(spec))

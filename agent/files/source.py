@@ -171,7 +171,7 @@ def with_uid(pod: Pod) -> Pod:
         return pod
     path = pod.annotations.get(NETNS, "")
     try:
-        inode = os.stat(path).st_ino if path else 0
+        inode = Path(path).stat().st_ino if path else 0
     except (OSError, ValueError):
         inode = 0
     uid = uuid.uuid5(UID_SPACE, f"{pod.key}/{inode}")

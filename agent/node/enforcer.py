@@ -25,6 +25,7 @@ from agent.node.keeper import Changed, Closed, Keeper, Note, Opened, Visited
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
 from agent.node.metrics import Metrics
+from agent.node.nft.channel import NftError
 from agent.node.wakes import Wakes
 
 END_PERIOD = 0.5
@@ -121,7 +122,7 @@ class Enforcer:
                 continue
             try:
                 self.tally.seen(uid, await self.kernel.counters(keeper.hold))
-            except OSError as error:
+            except (OSError, NftError) as error:
                 log.debug("cannot read counters", pod=str(keeper.key), error=str(error))
         return self.tally.total()
 
@@ -174,7 +175,7 @@ class Enforcer:
 
     async def _look_for_ends(self) -> None:
         held = [keeper for keeper in self.keepers.values() if keeper.hold is not None]
-        ended = await on(self.kernel.lanes.kernel, _ended, [k.hold for k in held if k.hold is not None])
+        ended = await on(self.kernel.lanes.kernel, _holds_ended, [k.hold for k in held if k.hold is not None])
         for keeper, gone in zip(held, ended, strict=True):
             if gone:
                 keeper.wake()
@@ -195,7 +196,7 @@ class Enforcer:
         return pod is not None and keeper.hold is None and self.duty.needs_scan(pod)
 
 
-def _ended(holds: list[Hold]) -> list[bool]:
+def _holds_ended(holds: list[Hold]) -> list[bool]:
     return [hold.ended() for hold in holds]
 
 

@@ -37,7 +37,7 @@ class Place:
         """The namespace that was opened here is no longer the pod's. One stat, on any thread."""
         if self.path:
             try:
-                status = os.stat(self.path)
+                status = Path(self.path).stat()
             except OSError:
                 return True
             return NetnsId(status.st_dev, status.st_ino) != netns

@@ -256,7 +256,9 @@ class Keeper:
         if wait <= 0:
             return False
         self._contested = True
-        message = f"{self.status.culprit or 'another program'} changes the table in a loop; repairs are capped"
+        message = (
+            f"{self.status.culprit or 'another program'} changes the table in a loop; repairs are capped"
+        )
         self._report(
             Finding(
                 phase=Phase.FAILED,

@@ -4,12 +4,13 @@ Also the cache of compiled rule sets: pods with equal settings share one templat
 that is new waits for the child that runs libnftables.
 """
 
-from agent.core.redirect import RedirectSpec
 from agent.core.reasons import Complaint
+from agent.core.redirect import RedirectSpec
 from agent.core.tally import Counters
 from agent.node.hold import Hold, Place
 from agent.node.lanes import Lanes, on
 from agent.node.leftovers import cleanup
+from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.survey import survey
@@ -79,7 +80,7 @@ def _generations(holds: list[Hold]) -> list[int | None]:
     for hold in holds:
         try:
             answers.append(hold.nft.generation())
-        except OSError:
+        except (OSError, NftError):
             # Answered by a full visit, which says what is wrong.
             answers.append(None)
     return answers

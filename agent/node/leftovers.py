@@ -22,8 +22,9 @@ from typing import Literal
 import msgspec
 
 from agent.node.netns import run_in
+from agent.node.nft.channel import NftError
 from agent.node.nft.foreign import Chain, Rule, removal
-from agent.node.nft.socket import TRIES, Nft, NftError
+from agent.node.nft.socket import Nft
 from agent.node.nft.wire import attrs, number, text
 
 INBOUND, OUTBOUND = "PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"
@@ -32,6 +33,8 @@ HOOKS = {INBOUND: "PREROUTING", OUTBOUND: "OUTPUT"}
 TIMEOUT = 10
 """Seconds for one run of iptables-legacy, of which it may wait LOCK_WAIT for the xtables lock."""
 LOCK_WAIT = 5
+TRIES = 20
+"""Transactions that may be lost to somebody who changes the namespace at the same time."""
 
 Flavour = Literal["nft", "legacy"]
 Family = Literal[4, 6]
@@ -282,12 +285,15 @@ def _run(netns_fd: int, family: Family, action: str, *options: str, script: str 
         )
     command = [path, *options]
     # A child starts in the namespace of the thread that made it.
-    done = run_in(
-        netns_fd,
-        lambda: subprocess.run(
-            command, input=script, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        ),
-    )
+    try:
+        done = run_in(
+            netns_fd,
+            lambda: subprocess.run(
+                command, input=script, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            ),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LegacyToolFailed(f"cannot run {' '.join(command)}: no end after {TIMEOUT} s") from error
     if done.returncode:
         reason = done.stderr.strip() or f"exit code {done.returncode}"
         raise LegacyToolFailed(f"cannot run {' '.join(command)}: {reason}")

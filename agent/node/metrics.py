@@ -13,7 +13,10 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reconcile = Counter(
-            "pointsman_reconcile", "Visits to pods' kernel state, by what came of them.", ["result"], registry=registry
+            "pointsman_reconcile",
+            "Visits to pods' kernel state, by what came of them.",
+            ["result"],
+            registry=registry,
         )
         self.duration = Histogram(
             "pointsman_reconcile_duration_seconds",
@@ -22,7 +25,9 @@ class Metrics:
             registry=registry,
         )
         self.drift = Counter(
-            "pointsman_drift", "Times that a pod's table was found changed by others, by what was changed.", ["kind"],
+            "pointsman_drift",
+            "Times that a pod's table was found changed by others, by what was changed.",
+            ["kind"],
             registry=registry,
         )
         self.foreign = Counter(

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +17,8 @@ T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
 NS_GET_NSTYPE = 0xB703
 """ioctl on an nsfs file: its CLONE_* type. Every other file system answers ENOTTY."""
+
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENXIO, errno.ELOOP)
 
 # /proc/self shows the main thread's namespace, whatever the calling thread has entered.
 THREAD_NETNS = "/proc/thread-self/ns/net"
@@ -57,17 +58,18 @@ def open_netns(path: str | Path) -> int:
     """Open a namespace file read-only; nothing is ever created. The caller closes the descriptor.
 
     Raises NetnsMissing (no file, process gone, or the leftover file of an ended namespace),
-    HostNetns, or PermissionError that names the missing capability.
+    HostNetns, PermissionError that names the missing capability, or another OSError.
     """
     try:
         # O_NONBLOCK: a FIFO at this path must not hold up the agent.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except PermissionError as error:
-        raise _denied(
-            error, f"open {path}", "CAP_SYS_PTRACE for /proc/PID/ns, or access to the file"
-        ) from error
     except OSError as error:
-        raise NetnsMissing(f"cannot open network namespace {path}: {error.strerror}") from error
+        action = f"open network namespace {path}"
+        if error.errno in MISSING:
+            raise NetnsMissing(f"cannot {action}: {error.strerror}") from error
+        raise _failure(
+            error.errno or 0, action, "CAP_SYS_PTRACE for /proc/PID/ns, or access to the file"
+        ) from error
     try:
         _check(fd, path)
     except BaseException:
@@ -82,6 +84,8 @@ def run_in(fd: int, function: Callable[[], T]) -> T:
     Sockets that it makes stay in the namespace and may be used from any thread afterwards.
     Raises PermissionError when the namespace must not be entered.
     """
+    # Imported here, since the compiler's child starts often and does without it.
+    from concurrent.futures import ThreadPoolExecutor
 
     def inside() -> T:
         _enter(fd)
@@ -98,14 +102,14 @@ def enter_new_netns() -> None:
     """
     before = Path(THREAD_NETNS).stat().st_ino
     if _libc.unshare(CLONE_NEWNET):
-        raise _failure("make a scratch network namespace")
+        raise _failure(ctypes.get_errno(), "make a scratch network namespace")
     if Path(THREAD_NETNS).stat().st_ino == before:
         raise RuntimeError("cannot make a scratch network namespace: unshare had no effect")
 
 
 def _enter(fd: int) -> None:
     if _libc.setns(fd, CLONE_NEWNET):
-        raise _failure(f"enter network namespace {identify(fd).ino}")
+        raise _failure(ctypes.get_errno(), f"enter network namespace {identify(fd).ino}")
     status = Path(THREAD_NETNS).stat()
     if NetnsId(status.st_dev, status.st_ino) != identify(fd):
         raise RuntimeError(f"cannot enter network namespace {identify(fd).ino}: setns had no effect")
@@ -122,13 +126,12 @@ def _check(fd: int, path: str | Path) -> None:
         raise HostNetns(f"cannot use {path}: it is the node's own network namespace")
 
 
-def _failure(action: str) -> OSError:
-    code = ctypes.get_errno()
-    error = OSError(code, os.strerror(code))
+def _failure(code: int, action: str, need: str = "CAP_SYS_ADMIN") -> OSError:
+    """An error whose text is all its own, since OSError would put the number before it."""
+    message = f"cannot {action}: {os.strerror(code)}"
     if code in (errno.EPERM, errno.EACCES):
-        return _denied(error, action, "CAP_SYS_ADMIN")
-    return OSError(code, f"cannot {action}: {os.strerror(code)}")
-
-
-def _denied(error: OSError, action: str, need: str) -> OSError:
-    return PermissionError(error.errno, f"cannot {action}: {error.strerror}; needs {need}; denied by an LSM?")
+        error: OSError = PermissionError(f"{message}; needs {need}; denied by an LSM?")
+    else:
+        error = OSError(message)
+    error.errno = code
+    return error

@@ -9,6 +9,7 @@ from agent.core.plan import Goal, InitState, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.node.discovery import NetnsMismatch, NoAddressYet
 from agent.node.netns import HostNetns, NetnsMissing
+from agent.node.nft.channel import NftError
 from agent.node.nft.compile import CompileError
 from agent.node.nft.datapath import OwnedByAnother, Unverified
 from agent.node.visit import Sight
@@ -24,6 +25,7 @@ FAILURES: tuple[tuple[type[Exception], Phase, Reason], ...] = (
     (Unverified, Phase.FAILED, Reason.UNVERIFIED),
     (CompileError, Phase.FAILED, Reason.COMPILE_FAILED),
     (PermissionError, Phase.FAILED, Reason.PERMISSION_DENIED),
+    (NftError, Phase.FAILED, Reason.COMMIT_REFUSED),
     (OSError, Phase.FAILED, Reason.COMMIT_REFUSED),
 )
 """First match wins: the special before the general."""
@@ -85,7 +87,11 @@ def _verdict(plan: Plan, sight: Sight, writes: bool) -> tuple[Phase, Reason, str
         message = f"{plan.message}: new connections are direct, old ones keep their proxy"
         return Phase.APPLIED, Reason.DRAINING, message, "nftables"
     if sight.result in ("differs", "absent"):
-        what = "is not redirected" if sight.result == "absent" else "differs: " + "; ".join(sight.differences[:3])
+        what = (
+            "is not redirected"
+            if sight.result == "absent"
+            else "differs: " + "; ".join(sight.differences[:3])
+        )
         return Phase.PENDING, _passive(writes), f"the table {what}", "nftables"
     return Phase.APPLIED, Reason.REDIRECTED, "", "nftables"
 

@@ -12,9 +12,10 @@ from agent.core.reasons import Complaint, Reason
 from agent.core.tally import Counters
 from agent.node.hold import Hold
 from agent.node.leftovers import Leftover, find
+from agent.node.nft.channel import Change
 from agent.node.nft.compile import Template
 from agent.node.nft.datapath import NftDatapath
-from agent.node.nft.socket import BaseChain, Change
+from agent.node.nft.foreign import Chain
 
 OUR_PRIORITY = -101
 
@@ -56,10 +57,10 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 def visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     """Carry out one order. Raises what the datapath raises."""
-    foreign = tuple(change for change in hold.nft.events() if change.portid != hold.nft.portid)
+    foreign = tuple(change for change in hold.nft.events() if not change.own)
     hold.seen = hold.nft.generation()
     same_order = hold.text == order.template.text
-    if same_order and not order.full and hold.verified == hold.seen:
+    if same_order and not order.full and not hold.nft.lost and hold.verified == hold.seen:
         return Sight(result="unchanged", foreign=foreign)
     hold.verified = None
     sight = _look(hold, datapath, order) if not order.write else _write(hold, datapath, order)
@@ -97,11 +98,7 @@ def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     if order.goal is Goal.CLEAR and observed.absent:
         return Sight(result="nothing")
     leftovers = find(hold.nft, hold.fd)
-    if (
-        observed.absent
-        and order.goal is Goal.REDIRECT_UNLESS_IPTABLES
-        and _complete(leftovers, order.ipv6)
-    ):
+    if observed.absent and order.goal is Goal.REDIRECT_UNLESS_IPTABLES and _complete(leftovers, order.ipv6):
         return Sight(result="iptables", leftovers=leftovers, around=True)
     if not observed.differences:
         hold.text = order.template.text
@@ -142,7 +139,9 @@ def _around(hold: Hold, leftovers: tuple[Leftover, ...]) -> tuple[Complaint, ...
         )
         for entry in leftovers
     ]
-    leftover_tables = {("ip" if entry.family == 4 else "ip6") for entry in leftovers if entry.flavour == "nft"}
+    leftover_tables = {
+        ("ip" if entry.family == 4 else "ip6") for entry in leftovers if entry.flavour == "nft"
+    }
     for chain in hold.nft.chains():
         if not _competes(chain):
             continue
@@ -169,7 +168,7 @@ def _around(hold: Hold, leftovers: tuple[Leftover, ...]) -> tuple[Complaint, ...
     return tuple(complaints)
 
 
-def _competes(chain: BaseChain) -> bool:
+def _competes(chain: Chain) -> bool:
     ours = chain.family == "inet" and chain.table == TABLE
     nat = chain.type == "nat" and chain.hook in ("prerouting", "output")
     return nat and chain.rules > 0 and not ours

@@ -46,7 +46,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Loaded:
-    """All cases of a file, in order. Raises OSError when it cannot be read, UnicodeError when it is no text."""
+    """All cases of a file, in order. Raises OSError, or UnicodeError when it is no text."""
     text = path.read_text(encoding="utf-8")
     entries: dict[str, Entry] = {}
     problems: list[Problem] = []
@@ -55,7 +55,9 @@ def load(path: Path) -> Loaded:
             if isinstance(found, Problem):
                 problems.append(found)
             elif found.id in entries:
-                message = f"cannot use {found.where}: {found.id} is taken by {entries[found.id].where}; rename one"
+                message = (
+                    f"cannot use {found.where}: {found.id} is taken by {entries[found.id].where}; rename one"
+                )
                 problems.append(Problem(found.id, message))
             else:
                 entries[found.id] = found
@@ -136,7 +138,7 @@ def _prepare(node: yaml.Node) -> None:
 
 
 def _join_note(node: yaml.MappingNode) -> None:
-    """Prose with commas: `{note: to itself, and back}` reads as a note and a key without value; join them again."""
+    """Join prose with commas again: `{note: there, and back}` reads as a note and a key without value."""
     pairs: list[tuple[yaml.Node, yaml.Node]] = []
     for key, value in node.value:
         valueless = isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None

@@ -5,23 +5,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from agent.core import names
-from agent.core.objects import (
-    Container,
-    ContainerPort,
-    EnvVar,
-    Metadata,
-    Namespace,
-    Pod,
-    PodIP,
-    PodSpec,
-    PodStatus,
-    SecurityContext,
-)
-from agent.core.ports import PortSet, parse_ports, parse_subnets
+from agent.core.objects import Namespace, Pod
+from agent.core.ports import PortSet
 from agent.core.redirect import NodeDefaults
+from tests.cases import pods
 from tests.cases.load import Entry
-from tests.cases.schema import CaseText, ConnectionText, ContainerText, NodeText, PodText, PortList, Texts
+from tests.cases.schema import CaseText, ConnectionText, PortList
 from tests.lab.addresses import Family, family_of
 from tests.lab.way import Probe
 
@@ -61,9 +50,14 @@ class Step(msgspec.Struct, frozen=True):
     either_family: bool
 
     def __str__(self) -> str:
-        fields = {name: getattr(self.probe, name) for name in self.probe.__struct_fields__}
-        shown = [f"{name} {value}" for name, value in fields.items() if value != _PROBE_DEFAULTS.get(name, None)]
-        return ", ".join(shown) or "connection"
+        plain = Probe(direction=self.probe.direction)
+        fields = msgspec.structs.asdict(self.probe).items()
+        return " ".join(
+            [
+                self.probe.direction,
+                *(f"{name} {value}" for name, value in fields if value != getattr(plain, name)),
+            ]
+        )
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -82,12 +76,6 @@ class Case(msgspec.Struct, frozen=True):
     addresses: dict[Family, str]
     """The pod's addresses where the case names them."""
     text: CaseText
-
-
-_PROBE_DEFAULTS: dict[str, Any] = {
-    name: default
-    for name, default in zip(reversed(Probe.__struct_fields__), reversed(Probe.__struct_defaults__), strict=False)
-}
 
 
 def case(entry: Entry) -> Case:
@@ -120,10 +108,12 @@ def _case(text: CaseText) -> Case:
     return Case(
         id=str(text.id),
         title=text.title,
-        pod=_pod(text.pod, addresses, add_proxy=text.effective is not None or text.pod.containers is None),
-        namespace=Namespace(Metadata(text.pod.namespace, annotations=_present(text.pod.ns_annotations))),
-        defaults=_defaults(text.node),
-        kubernetes_ports=_kubernetes_ports(text.pod),
+        pod=pods.pod(
+            text.pod, addresses, add_proxy=text.effective is not None or text.pod.containers is None
+        ),
+        namespace=pods.namespace(text.pod),
+        defaults=pods.defaults(text.node),
+        kubernetes_ports=pods.kubernetes_ports(text.pod),
         effective=_effective(text),
         steps=tuple(_step(connection) for connection in text.connections),
         then=tuple(_prose(item) for item in text.then),
@@ -135,83 +125,9 @@ def _case(text: CaseText) -> Case:
 
 def _prose(item: Any) -> str:
     """A sentence with a colon that YAML took for a mapping, as the sentence that it was."""
-    return ", ".join(f"{key}: {value}" for key, value in item.items()) if isinstance(item, dict) else str(item)
-
-
-def _present(texts: Texts) -> dict[str, str]:
-    return {name: value for name, value in texts.items() if value is not None}
-
-
-def _pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
-    init = tuple(_container(each, text) for each in text.init)
-    containers = tuple(_container(each, text) for each in text.containers or ())
-    if add_proxy and names.PROXY_CONTAINER not in {each.name for each in (*init, *containers)}:
-        containers += (_container(ContainerText(name=names.PROXY_CONTAINER), text),)
-    return Pod(
-        metadata=Metadata(
-            name=text.name,
-            namespace=text.namespace,
-            uid=f"uid-of-{text.name}",
-            labels=_present(text.labels),
-            annotations=_present(text.annotations),
-        ),
-        spec=PodSpec(
-            host_network=text.host_network,
-            host_users=text.host_users,
-            containers=containers,
-            init_containers=init,
-        ),
-        status=PodStatus(
-            phase=text.phase or "Running",
-            pod_ip=addresses[0] if addresses else None,
-            pod_ips=tuple(map(PodIP, addresses)) or None,
-        ),
+    return (
+        ", ".join(f"{key}: {value}" for key, value in item.items()) if isinstance(item, dict) else str(item)
     )
-
-
-def _container(text: ContainerText, pod: PodText) -> Container:
-    env = text.env if isinstance(text.env, list) else [{"name": k, "value": v} for k, v in (text.env or {}).items()]
-    user = text.run_as_user
-    if text.name == names.PROXY_CONTAINER:
-        env = [*env, *({"name": name, "value": value} for name, value in _present(pod.proxy_env).items())]
-        user = pod.proxy_run_as_user if user is None else user
-    context = SecurityContext(user, text.run_as_group)
-    return Container(
-        name=text.name,
-        env=msgspec.convert(env, tuple[EnvVar, ...]) or None,
-        ports=msgspec.convert(text.ports, tuple[ContainerPort, ...] | None),
-        security_context=context if context != SecurityContext() else None,
-        restart_policy=text.restart_policy,
-    )
-
-
-def _kubernetes_ports(text: PodText) -> PortSet | None:
-    if text.kubernetes_service_ports is None:
-        return None
-    found = [port for each in text.kubernetes_service_ports for port in (each.port, each.target_port)]
-    return PortSet.of(*(port for port in found if isinstance(port, int)))
-
-
-def _defaults(text: NodeText) -> NodeDefaults:
-    """The node's settings; lists go through the product's own parsers, as its settings do."""
-    given: dict[str, Any] = {
-        "inbound_port": text.inbound_port,
-        "outbound_port": text.outbound_port,
-        "proxy_uid": text.proxy_uid,
-        "proxy_gid": text.proxy_gid,
-        "ipv6": text.ipv6,
-        "local_only": text.local_only,
-        "takeover": text.takeover,
-    }
-    for field, value in (("skip_inbound", text.skip_inbound), ("skip_outbound", text.skip_outbound)):
-        given[field] = None if value is None else parse_ports(value).ports
-    if text.ports_to_redirect not in (None, [], ""):
-        given["only_inbound"] = parse_ports(text.ports_to_redirect).ports
-    if text.skip_subnets is not None:
-        given["skip_subnets"] = parse_subnets(text.skip_subnets).subnets
-    if text.exclude_namespaces is not None:
-        given["exclude_namespaces"] = frozenset(text.exclude_namespaces)
-    return NodeDefaults(**{field: value for field, value in given.items() if value is not None})
 
 
 def _effective(text: CaseText) -> Effective | None:

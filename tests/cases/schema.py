@@ -15,8 +15,18 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mapping of the file."""
 
 
-class ConnectionText(_Strict, frozen=True, kw_only=True, rename={"direction": "dir", "protocol": "proto", "source": "from",
-                                                   "destination": "to", "interface": "oif"}):
+class ConnectionText(
+    _Strict,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "direction": "dir",
+        "protocol": "proto",
+        "source": "from",
+        "destination": "to",
+        "interface": "oif",
+    },
+):
     direction: Literal["in", "out"]
     port: Port | None = None
     protocol: str = "tcp"
@@ -49,8 +59,9 @@ class ServicePortText(_Strict, frozen=True, rename="camel"):
     name: str | None = None
 
 
-class PodText(_Strict, frozen=True, rename={"host_network": "hostNetwork", "host_users": "hostUsers",
-                                            "pod_ip": "podIP"}):
+class PodText(
+    _Strict, frozen=True, rename={"host_network": "hostNetwork", "host_users": "hostUsers", "pod_ip": "podIP"}
+):
     annotations: Texts = {}
     ns_annotations: Texts = {}
     labels: Texts = {}
@@ -69,18 +80,22 @@ class PodText(_Strict, frozen=True, rename={"host_network": "hostNetwork", "host
     interfaces: list[str] = []
 
 
-class NodeText(_Strict, frozen=True, rename={
-    "ports_to_redirect": "ports-to-redirect",
-    "inbound_port": "incoming-proxy-port",
-    "outbound_port": "outgoing-proxy-port",
-    "proxy_uid": "proxy-uid",
-    "proxy_gid": "proxy-gid",
-    "skip_inbound": "inbound-ports-to-ignore",
-    "skip_outbound": "outbound-ports-to-ignore",
-    "skip_subnets": "subnets-to-ignore",
-    "iptables_mode": "iptables-mode",
-    "use_wait_flag": "use-wait-flag",
-}):
+class NodeText(
+    _Strict,
+    frozen=True,
+    rename={
+        "ports_to_redirect": "ports-to-redirect",
+        "inbound_port": "incoming-proxy-port",
+        "outbound_port": "outgoing-proxy-port",
+        "proxy_uid": "proxy-uid",
+        "proxy_gid": "proxy-gid",
+        "skip_inbound": "inbound-ports-to-ignore",
+        "skip_outbound": "outbound-ports-to-ignore",
+        "skip_subnets": "subnets-to-ignore",
+        "iptables_mode": "iptables-mode",
+        "use_wait_flag": "use-wait-flag",
+    },
+):
     """The node's own words, and those of linkerd-cni's configuration.
 
     iptables-mode, simulate, use-wait-flag and log_level say how linkerd-cni works, not what is redirected.

@@ -41,7 +41,9 @@ def _names(match: re.Match[str], evidence: Evidence) -> list[str]:
     if not found:
         return [f"no complaint {wanted or ''}".strip()]
     words = match.groupdict().get("words") or ""
-    return [f"no complaint {wanted or ''} names {word!r}" for word in _words(words) if not _named(word, found)]
+    return [
+        f"no complaint {wanted or ''} names {word!r}" for word in _words(words) if not _named(word, found)
+    ]
 
 
 def _words(text: str) -> list[str]:

@@ -65,7 +65,7 @@ def observe(pod: Pod, standin: tuple[Listener, ...], nft: Nft, spec: RedirectSpe
 
 
 def disagreements(seen: Seen, spec: RedirectSpec, probe: Probe) -> list[str]:
-    """Where kernel and verdict differ: the place, its port, the original destination, the rule that decided."""
+    """Where kernel and verdict differ: place, port, original destination, or the rule that decided."""
     verdict = seen.verdict
     if seen.place != verdict.action:
         detail = f" ({seen.arrival.detail})" if seen.arrival.detail else ""

@@ -28,7 +28,9 @@ def test_attempts_count_failures_in_a_row() -> None:
 
 def test_the_last_commit_stays_on_record_and_the_last_culprit_too() -> None:
     status = after(Redirection(), DONE, 1.0)
-    drifted = Finding(phase=Phase.APPLIED, reason=Reason.REDIRECTED, drift=True, culprit="nft[7]", how="updated")
+    drifted = Finding(
+        phase=Phase.APPLIED, reason=Reason.REDIRECTED, drift=True, culprit="nft[7]", how="updated"
+    )
     status = after(status, drifted, 2.0)
     quiet = after(status, Finding(phase=Phase.APPLIED, reason=Reason.REDIRECTED), 3.0)
     assert (quiet.drifts, quiet.culprit, quiet.install_ms, quiet.how) == (1, "nft[7]", 0.3, "updated")
@@ -56,7 +58,9 @@ def test_budget_says_how_long_to_wait() -> None:
     assert budget.wait(0.5) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["seen", "lost", "ended"]), st.integers(0, 9))))
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["seen", "lost", "ended"]), st.integers(0, 9)))
+)
 def test_totals_never_decrease(steps: list[tuple[str, str, int]]) -> None:
     tally, last = Tally(), 0
     for uid, what, value in steps:

@@ -1,1 +1,4 @@
-"""The test lab: real network namespaces, a stand-in for the proxy, and probes. Imports nothing of the agent."""
+"""The test lab: real network namespaces, a stand-in for the proxy, and probes.
+
+It imports nothing of the agent.
+"""

@@ -2,9 +2,9 @@
 
 import ipaddress
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
-Family = int
-"""4 or 6."""
+Family = Literal[4, 6]
 
 _CANDIDATES: dict[Family, tuple[str, ...]] = {
     4: ("198.18.77.0/24", "203.0.113.0/24", "100.101.102.0/24", "10.213.47.0/24", "172.29.61.0/24"),
@@ -40,6 +40,6 @@ class Addresses:
     def _choose(self, family: Family) -> Iterator[str]:
         avoid = [network for network in self._avoid if network.version == family]
         candidates = [ipaddress.ip_network(text) for text in _CANDIDATES[family]]
-        free = [net for net in candidates if not any(net.overlaps(other) for other in avoid)]  # type: ignore[arg-type]
+        free = [net for net in candidates if not any(net.overlaps(other) for other in avoid)]
         taken = {network.network_address for network in avoid if network.num_addresses == 1}
         return (str(host) for host in (free or candidates)[0].hosts() if host not in taken)

@@ -33,7 +33,9 @@ def run(*command: str, script: str | None = None) -> str:
     """Output of `command`, fed with `script`. Raises RuntimeError with what the command wrote on failure."""
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False, timeout=30)
     if done.returncode:
-        raise RuntimeError(f"cannot run {' '.join(command)!r}: {done.stderr.strip() or done.returncode}\n{script or ''}")
+        raise RuntimeError(
+            f"cannot run {' '.join(command)!r}: {done.stderr.strip() or done.returncode}\n{script or ''}"
+        )
     return done.stdout
 
 

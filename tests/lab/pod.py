@@ -68,7 +68,7 @@ class Pod:
         return self._links[interface]
 
     def inner(self) -> Link:
-        """The link to a namespace behind the pod (a container of docker in docker), made when it is missing."""
+        """The link to a namespace behind the pod, as docker in docker has; made when it is missing."""
         if "inner0" not in self._links:
             name = self._stack.enter_context(netns())
             link = self._links["inner0"] = self._wire("inner0", name, "eth0", {})

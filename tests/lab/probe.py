@@ -23,14 +23,15 @@ DEADLINE = 1.5
 NEUTRAL_GID = 64_321
 """Group of a process whose group does not matter."""
 
-_PLACES: dict[str, Literal["in", "out"]] = {"inbound": "in", "outbound": "out"}
+_PLACES: dict[str, Literal["in", "out", "direct"]] = {"inbound": "in", "outbound": "out"}
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """Where a connection ended: at the stand-in's inbound or outbound listener, at its real target, or nowhere.
+    """Where a connection ended: at a listener of the stand-in, at its real target (direct), or nowhere.
 
-    `port` is the port it arrived at and `original` its original destination (TCP at the stand-in). `at_target`:
-    the listener is the real target too, so that only a counter tells whether the connection was redirected.
+    `port` is the port it arrived at, `original` its original destination (TCP at the stand-in).
+    `at_target`: that listener is the real target too, so that only a counter tells whether the
+    connection was redirected.
     """
 
     place: Literal["in", "out", "direct", "refused", "lost"]
@@ -40,7 +41,9 @@ class Arrival(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def open_standin(pod: Pod, *, inbound: int = 4143, outbound: int = 4140, uid: int = 2102) -> tuple[Listener, ...]:
+def open_standin(
+    pod: Pod, *, inbound: int = 4143, outbound: int = 4140, uid: int = 2102
+) -> tuple[Listener, ...]:
     """The stand-in's listeners (TCP, and UDP to catch what must not come) in the pod's namespace."""
     ports = {"inbound": inbound, "outbound": outbound}
     return inside(pod.name, lambda: open_listeners(ports, ("tcp", "udp")), uid=pod.uid_base + uid)
@@ -53,7 +56,7 @@ def send(pod: Pod, standin: tuple[Listener, ...], probe: Probe, way: Way) -> Arr
     """
     uid, gid = _host_ids(pod, probe, way)
     if segment.needed(probe):
-        landed = segment.send(pod.name, probe, way, uid, gid, DEADLINE)
+        landed = segment.send(pod.name, probe, way, ids=(uid, gid), deadline=DEADLINE)
         return _landed(landed, pod, standin, probe, way)
     with contextlib.ExitStack() as stack:
         waiting = [each for each in standin if (each.family, each.protocol) == (probe.family, probe.protocol)]

@@ -41,7 +41,7 @@ class Landed(msgspec.Struct, frozen=True):
 
 
 class _Packet(msgspec.Struct, frozen=True):
-    """`data` is what follows the IP header; `token` are its bytes 4 to 8, `first` its first byte where that counts."""
+    """`data` follows the IP header; `token` is its bytes 4 to 8, `first` its first byte where that counts."""
 
     protocol: int
     data: bytes
@@ -57,8 +57,11 @@ def needed(probe: Probe) -> bool:
     return probe.protocol not in ("tcp", "udp") or not probe.syn or probe.port == 0
 
 
-def send(pod: str, probe: Probe, way: Way, uid: int, gid: int, deadline: float) -> Landed | None:
-    """Send one packet, and say where in `pod` or at the end of the way it is delivered; None within `deadline` s."""
+def send(pod: str, probe: Probe, way: Way, *, ids: tuple[int, int], deadline: float) -> Landed | None:
+    """Send one packet, and say where in `pod` or at the end of the way it is delivered.
+
+    `ids` are the sender's uid and gid; None when it is nowhere within `deadline` seconds.
+    """
     with contextlib.ExitStack() as stack:
         source = way.source or _source_towards(way, probe)
         packet = _packet(probe, source, way.destination)
@@ -66,7 +69,9 @@ def send(pod: str, probe: Probe, way: Way, uid: int, gid: int, deadline: float) 
             stack.enter_context(inside(name, lambda: _sniffer(probe, packet.protocol))): name
             for name in dict.fromkeys((pod, way.end))
         }
-        client = stack.enter_context(inside(way.start, lambda: _raw(probe, packet.protocol), uid=uid, gid=gid))
+        client = stack.enter_context(
+            inside(way.start, lambda: _raw(probe, packet.protocol), uid=ids[0], gid=ids[1])
+        )
         if probe.family == 6 and packet.protocol == socket.IPPROTO_TCP:
             client.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, 16)
         client.bind((source, 0))
@@ -119,7 +124,9 @@ def _segment(probe: Probe, source: str, destination: str, token: bytes) -> bytes
     header = struct.pack("!HH4sIBBHHH", *ports, token, acknowledged, 5 << 4, flags, 8192, 0, 0)
     if probe.family == 6:  # the kernel fills the checksum: IPV6_CHECKSUM
         return header
-    pseudo = socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!HH", socket.IPPROTO_TCP, 20)
+    pseudo = (
+        socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!HH", socket.IPPROTO_TCP, 20)
+    )
     return header[:16] + _checksum(pseudo + header) + header[18:]
 
 
@@ -146,8 +153,12 @@ def _sniff(
 
 
 def _delivered(probe: Probe, data: bytes, ancillary: list[tuple[int, int, bytes]]) -> tuple[str, bytes]:
-    """Destination address of a sniffed packet, and what follows its IP header (which IPv6 does not hand out)."""
+    """Destination of a sniffed packet, and what follows its IP header (which raw IPv6 does not hand out)."""
     if probe.family == 4:
         return socket.inet_ntoa(data[16:20]), data[(data[0] & 0x0F) * 4 :]
-    info = next(value for level, kind, value in ancillary if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO))
+    info = next(
+        value
+        for level, kind, value in ancillary
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
+    )
     return socket.inet_ntop(socket.AF_INET6, info[:16]), data

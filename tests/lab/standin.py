@@ -44,7 +44,9 @@ def original_destination(connection: socket.socket) -> Endpoint | None:
     """Where an accepted TCP connection wanted to go; None when connection tracking knows nothing of it."""
     try:
         if connection.family == socket.AF_INET:
-            _, port, packed = struct.unpack("!HH4s", connection.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16)[:8])
+            _, port, packed = struct.unpack(
+                "!HH4s", connection.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16)[:8]
+            )
             return socket.inet_ntop(socket.AF_INET, packed), port
         raw = connection.getsockopt(socket.IPPROTO_IPV6, SO_ORIGINAL_DST, 28)
         _, port, _, packed = struct.unpack("!HHI16s", raw[:24])
@@ -54,7 +56,7 @@ def original_destination(connection: socket.socket) -> Endpoint | None:
 
 
 def bind(family: Family, address: str, port: int, protocol: str = "tcp") -> socket.socket:
-    """A socket that waits at `address`: listening (tcp) or bound (udp). Raises OSError when it cannot be had."""
+    """A socket that waits at `address`: listening (tcp) or bound (udp). Raises OSError."""
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     bound = socket.socket(FAMILIES[family], kind)
     try:
@@ -97,7 +99,9 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.write_eof()
 
 
-async def _forward(target: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
+async def _forward(
+    target: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> str | None:
     """Carry bytes both ways until both sides have ended; returns why the target could not be reached."""
     try:
         far_reader, far_writer = await asyncio.wait_for(asyncio.open_connection(*target), 10)
@@ -132,7 +136,10 @@ async def _serve(listeners: tuple[Listener, ...], forward: bool) -> None:
         port = listener.socket.getsockname()[1]
 
         async def accepted(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str = listener.name, port: int = port
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            name: str = listener.name,
+            port: int = port,
         ) -> None:
             await _accepted(name, port, forward, reader, writer)
 
@@ -151,7 +158,15 @@ async def _serve(listeners: tuple[Listener, ...], forward: bool) -> None:
 @click.option("--netns", help="Name of the network namespace to serve; without it, the caller's.")
 @click.option("--forward", is_flag=True, help="Carry the bytes to the original destination and back.")
 def main(
-    uid: int, gid: int | None, inbound: int, outbound: int, control: int, admin: int, netns: str | None, forward: bool
+    *,
+    uid: int,
+    gid: int | None,
+    inbound: int,
+    outbound: int,
+    control: int,
+    admin: int,
+    netns: str | None,
+    forward: bool,
 ) -> None:
     """Accept what is redirected to the proxy's ports, and say where it wanted to go."""
     if netns:

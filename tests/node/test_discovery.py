@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -100,15 +101,24 @@ def only(*pids: int, under: Path) -> str:
     return str(under)
 
 
+class Pod(NamedTuple):
+    """What makes a pod here; `directory` is its pod-level cgroup."""
+
+    uid: str
+    netns: str
+    process: subprocess.Popen[bytes]
+    directory: Path
+
+
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[tuple[str, str, subprocess.Popen[bytes], Path]]:
-    """UID, namespace, process and pod-level cgroup directory of a pod with address 10.99.0.2."""
+def pod() -> Iterator[Pod]:
+    """A running pod with address 10.99.0.2."""
     uid = new_uid()
     with netns() as name, cgroup("unified", f"kubepods/besteffort/pod{uid}/{CONTAINER}") as directory:
         give_address(name, "10.99.0.2/24")
         with running(name) as process:
             join(directory, process)
-            yield uid, name, process, directory.parent
+            yield Pod(uid, name, process, directory.parent)
 
 
 def give_address(name: str, *addresses: str) -> None:
@@ -205,7 +215,7 @@ def netns_of(pid: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def test_settled_process_is_not_read_again(pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_process_is_not_read_again(pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uid, _, process, _ = pod
     scanner = Scanner(only(process.pid, under=tmp_path), settle=0)
     first = scanner.scan()
@@ -214,7 +224,7 @@ def test_settled_process_is_not_read_again(pod, tmp_path: Path, monkeypatch: pyt
     assert uid in first.sandboxes
 
 
-def test_oldest_process_decides(pod, tmp_path: Path) -> None:
+def test_oldest_process_decides(pod: Pod, tmp_path: Path) -> None:
     """A younger process of the pod in another namespace does not move the pod."""
     uid, name, process, directory = pod
     with netns() as other, running(other) as younger:
@@ -227,7 +237,7 @@ def test_oldest_process_decides(pod, tmp_path: Path) -> None:
         assert Scanner(str(tmp_path)).scan().sandboxes[uid].netns == id_of(other)
 
 
-def test_reused_pid_is_noticed(pod) -> None:
+def test_reused_pid_is_noticed(pod: Pod) -> None:
     """Another process gets the number of a pod's: neither the scan nor the opening confuses them."""
     uid, _, process, directory = pod
     scanner = Scanner(settle=0)
@@ -274,7 +284,7 @@ def test_user_namespaced_pod_is_found_and_opened() -> None:
 # Opening
 
 
-def test_open_proves_the_address(pod) -> None:
+def test_open_proves_the_address(pod: Pod) -> None:
     uid, name, _, _ = pod
     sandbox = Scanner().scan().sandboxes[uid]
     before = descriptors()
@@ -306,7 +316,7 @@ def test_open_waits_for_the_first_address() -> None:
         os.close(open_sandbox(sandbox, ["FD99:0:0::2"]))
 
 
-def test_open_notices_a_process_that_moved(pod) -> None:
+def test_open_notices_a_process_that_moved(pod: Pod) -> None:
     uid, _, _, _ = pod
     sandbox = Scanner().scan().sandboxes[uid]
     elsewhere = msgspec.structs.replace(sandbox, netns=NetnsId(sandbox.netns.dev, 1))
@@ -371,7 +381,7 @@ def test_g02_process_in_another_pods_namespace_never_swaps_two_pods(tmp_path: Pa
 
 @pytest.mark.parametrize("step", ["_netns", "_start_time", "_content", "_pods", "_oldest"])
 def test_g12_process_ends_at_each_step_of_a_scan(
-    pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     uid, _, process, _ = pod
     proc = only(process.pid, under=tmp_path)
@@ -382,7 +392,9 @@ def test_g12_process_ends_at_each_step_of_a_scan(
 
 
 @pytest.mark.parametrize("step", ["open_netns", "_start_time", "_content", "identify", "addresses"])
-def test_g12_process_ends_at_each_step_of_opening(pod, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_g12_process_ends_at_each_step_of_opening(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     uid, _, process, _ = pod
     sandbox = Scanner().scan().sandboxes[uid]
     before = descriptors()
@@ -406,7 +418,7 @@ def dying(real: Callable[..., object], process: subprocess.Popen[bytes]) -> Call
     return step
 
 
-def test_g12_many_processes_end_while_scanning(pod) -> None:
+def test_g12_many_processes_end_while_scanning(pod: Pod) -> None:
     uid, name, _, directory = pod
     scanner = Scanner(settle=NEVER)
     stop = threading.Event()
@@ -597,7 +609,7 @@ def test_directory_of_the_pod(tree: Tree, text: str, directory: str) -> None:
     assert not cgroup_alive(sandbox)
 
 
-def test_cost_of_a_scan_with_2000_processes(pod, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_of_a_scan_with_2000_processes(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
     """Printed, not asserted: speed belongs to the benchmarks."""
     uid, name, _, directory = pod
     script = "echo $$ > $0; for i in $(seq 2000); do sleep 300 & done; echo ready; wait"

@@ -41,6 +41,9 @@ FIRST_SEQ = 1 << 20
 QUEUE_LIMIT = 10_000
 """Datagrams taken in one go, so that a flood of foreign changes cannot hold the caller for ever."""
 
+NAMED = 5
+"""Refused messages in the text of an error."""
+
 TRANSIENT = {errno.EINTR, errno.ERESTART, errno.ENOBUFS, errno.EAGAIN, errno.EBUSY}
 HINTS = {
     errno.EPERM: "needs CAP_NET_ADMIN, or another process owns the table",
@@ -49,18 +52,18 @@ HINTS = {
 }
 
 
-class NftError(Exception):
-    """The kernel refused something. `refused` names each refused message with its own error.
+class NftError(OSError):
+    """The kernel refused something, with `errno`. `refused` names each refused message with its own error.
 
     `transient`: nothing is wrong, or nobody knows what was applied; look again.
     """
 
     def __init__(self, code: int, what: str, refused: tuple[str, ...] = ()) -> None:
+        hint = f"; {HINTS[code]}" if code in HINTS else ""
+        detail = f" ({'; '.join(refused[:NAMED])})" if refused else ""
+        super().__init__(f"cannot {what}: {error_name(code)}: {os.strerror(code)}{detail}{hint}")
         self.errno = code
         self.refused = refused
-        hint = f"; {HINTS[code]}" if code in HINTS else ""
-        detail = f" ({'; '.join(refused[:5])})" if refused else ""
-        super().__init__(f"cannot {what}: {error_name(code)}: {os.strerror(code)}{detail}{hint}")
 
     @property
     def transient(self) -> bool:

@@ -19,9 +19,8 @@ from agent.node.nft.batch import batch
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Template
 from agent.node.nft.difference import difference
-from agent.node.nft.records import PERSIST, TABLE_FLAGS, Record, with_flags
+from agent.node.nft.records import OWNER, PERSIST, Record, with_flags
 from agent.node.nft.socket import Nft, State
-from agent.node.nft.wire import number
 
 TRIES = 20
 """Attempts that others' changes may overtake before the caller is told to come back later."""
@@ -83,7 +82,9 @@ class NftDatapath:
     def observe(self, nl: Nft, template: Template, flags: int) -> Observed:
         """Compare only. Raises NftError."""
         state = self._read(nl, TABLE)
-        return Observed(not state.records, difference(with_flags(template.records, flags), state.records), state)
+        return Observed(
+            not state.records, difference(with_flags(template.records, flags), state.records), state
+        )
 
     def apply(self, nl: Nft, template: Template, flags: int) -> Applied:
         """Make the table equal to the template, in one transaction, and verify it.
@@ -92,4 +93,77 @@ class NftDatapath:
         possible, so that counters and handles stay.
         Raises OwnedByAnother, Unverified or NftError (transient when others' changes kept overtaking).
         """
-        return _Attempts(self._read, nl, with_flags(template.records, flags)).run()
+        want = with_flags(template.records, flags)
+        done = Applied("unchanged", (), State())
+        committed = 0
+        replace = False
+        for _ in range(TRIES):
+            began = time.perf_counter()
+            state = self._read(nl, TABLE)
+            done = msgspec.structs.replace(done, state=state, verify_ms=_milliseconds(began))
+            if state.owner not in (0, nl.portid):
+                raise OwnedByAnother(f"cannot change table inet {TABLE}: socket {state.owner} owns it")
+            differences = difference(want, state.records)
+            if not differences:
+                return done
+            if state.generation == committed:
+                # Nobody else has changed anything since: the kernel did not do what it acknowledged.
+                if done.result in ("installed", "replaced"):
+                    raise Unverified(differences)
+                replace = True
+            # A table becomes persistent, or ceases to be, only by being made.
+            replace = replace or bool(state.records and (flags ^ state.flags) & PERSIST)
+            began = time.perf_counter()
+            try:
+                nl.commit(batch(want, state.records, replace=replace, generation=state.generation))
+                committed = state.generation + 1
+            except NftError as error:
+                committed = 0
+                if error.errno in NEEDS_REPLACEMENT and not replace:
+                    replace = True
+                    continue
+                if not error.transient:
+                    raise
+                if error.errno == errno.ERESTART:
+                    continue
+                # Otherwise nobody knows whether it was applied: the next read tells.
+            done = _after(
+                done, want, state, replaced=replace, differences=differences, install_ms=_milliseconds(began)
+            )
+        raise NftError(errno.EINTR, f"keep table inet {TABLE}: changed by others during {TRIES} attempts")
+
+
+def _after(
+    done: Applied,
+    want: tuple[Record, ...],
+    state: State,
+    *,
+    replaced: bool,
+    differences: tuple[str, ...],
+    install_ms: float,
+) -> Applied:
+    """`done` and one more commit, which found `state` in place."""
+    kept = () if replaced else {item.name for item in want if item.kind == "object"}
+    lost = {name: value for name, value in state.counters.items() if name not in kept}
+    return msgspec.structs.replace(
+        done,
+        result=_result(want, state, replaced),
+        differences=done.differences or differences,
+        install_ms=done.install_ms + install_ms,
+        lost_counters={
+            name: max(value, lost.get(name, value)) for name, value in (lost | done.lost_counters).items()
+        },
+    )
+
+
+def _result(want: tuple[Record, ...], state: State, replaced: bool) -> str:
+    if not state.records:
+        return "installed"
+    if replaced:
+        return "replaced"
+    orphan = state.flags & (OWNER | PERSIST) == PERSIST
+    return "claimed" if orphan and state.records[1:] == want[1:] else "updated"
+
+
+def _milliseconds(began: float) -> float:
+    return (time.perf_counter() - began) * 1e3

@@ -67,6 +67,10 @@ class Record(msgspec.Struct, frozen=True, eq=False):
             return NotImplemented
         return (self.kind, self.name, self.body) == (other.kind, other.name, other.body)
 
+    def __ne__(self, other: object) -> bool:
+        # Struct brings a __ne__ of its own, which does not ask __eq__.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.kind, self.name, self.body))
 

@@ -110,7 +110,9 @@ class Scratch:
             from agent.node.nft.difference import difference
 
             words = ", ".join(difference(dump, replayed))
-            raise RefusedError(f"cannot replay the kernel's dump of the text: it comes back different: {words}")
+            raise RefusedError(
+                f"cannot replay the kernel's dump of the text: it comes back different: {words}"
+            )
         if self._listing() != listing:
             raise RefusedError("cannot replay the kernel's dump of the text: nft lists it differently")
         return dump
@@ -121,7 +123,7 @@ class Scratch:
         try:
             self._nl.commit(batch((table,)))
         except NftError as error:
-            return Ready(reason=f"table flags owner,persist refused with {error_name(error.errno)}")
+            return Ready(reason=f"table flags owner,persist refused with {error_name(error.errno or 0)}")
         if self._nl.read(TABLE).flags != OWNED:
             return Ready(reason="table flags owner,persist are ignored")
         return Ready(flags=OWNED)
