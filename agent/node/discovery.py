@@ -64,11 +64,11 @@ class Scan(msgspec.Struct, frozen=True):
     rejected: tuple[str, ...] = ()
 
 
-class NoAddressYet(LookupError):  # noqa: N818
+class NoAddressYet(Exception):  # noqa: N818
     """The pod or its namespace has no address yet, so that the two cannot be matched. Try later."""
 
 
-class NetnsMismatch(LookupError):  # noqa: N818
+class NetnsMismatch(Exception):  # noqa: N818
     """The namespace is not this pod's: its process sits in another one, or it holds no address of the pod."""
 
 
@@ -209,7 +209,8 @@ def cgroup_alive(sandbox: Sandbox) -> bool:
 def _prove(sandbox: Sandbox, wanted: frozenset[str], fd: int) -> None:
     who = f"process {sandbox.pid} of pod {sandbox.uid}"
     try:
-        # After the opening: an equal start time before and after it excludes a reuse of the number.
+        # Read after the opening, so that the descriptor is of the process that was scanned and not of
+        # the next one with its number; within one clock tick the identity below still tells.
         start_time = _start_time(_content(str(Path(sandbox.path).parents[1] / "stat")))
     except (FileNotFoundError, ProcessLookupError):
         start_time = None

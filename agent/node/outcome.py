@@ -1,7 +1,5 @@
 """From what a visit saw, or how it failed, to what is said about the pod."""
 
-import errno
-
 import structlog
 
 from agent.core.lifecycle import Finding
@@ -36,7 +34,7 @@ def failed(error: Exception, complaints: tuple[Complaint, ...]) -> Finding:
     pod is retried like any other: a fault of ours in one pod is no reason to leave the others alone."""
     for kind, phase, reason in FAILURES:
         if isinstance(error, kind):
-            return Finding(phase=phase, reason=reason, message=_message(error), complaints=complaints)
+            return Finding(phase=phase, reason=reason, message=str(error), complaints=complaints)
     log.error("unexpected failure of a visit", exc_info=error)
     return Finding(
         phase=Phase.FAILED,
@@ -111,10 +109,3 @@ def _init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
             "",
         ),
     )
-
-
-def _message(error: Exception) -> str:
-    hint = ""
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
-        hint = " (missing capability, or denied by a security module such as SELinux or AppArmor?)"
-    return f"{error}{hint}"

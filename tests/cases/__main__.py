@@ -1,20 +1,54 @@
 """python -m tests.cases FILE [--only ID ...] [--pure]"""
 
+import argparse
 import contextlib
+import os
 import signal
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-import click
-
 from tests.cases.datapath import Datapath
 from tests.cases.findings import Outcome
-from tests.cases.load import Entry, load
+from tests.cases.load import Entry, Loaded, load
 from tests.cases.model import CaseError, case
 from tests.cases.run import run
+
+
+def main() -> int:
+    """Run the cases of a file; one line each, and the totals. 1 when any has failed, 2 for wrong usage."""
+    arguments = _arguments()
+    if not arguments.pure and os.geteuid() != 0:
+        print("cannot make network namespaces: run as root, or pass --pure", file=sys.stderr)
+        return 2
+    try:
+        loaded = load(arguments.file)
+    except (OSError, UnicodeError) as error:
+        print(f"cannot read {arguments.file}: {error}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _terminated)  # a plain end would leave network namespaces behind
+    totals: Counter[str] = Counter()
+    for outcome in outcomes(loaded, set(arguments.only), pure=arguments.pure):
+        print(*outcome.lines(), sep="\n", flush=True)
+        totals[outcome.status] += 1
+    print(f"{totals['ok']} passed, {totals['FAIL']} failed, {totals['skip']} skipped")
+    return 1 if totals["FAIL"] else 0
+
+
+def outcomes(loaded: Loaded, only: set[str], *, pure: bool) -> Iterator[Outcome]:
+    """The outcome of every case, or of those in `only`; what is malformed or missing has failed."""
+    for problem in loaded.problems:
+        yield Outcome(problem.id, "", "FAIL", problem.message)
+    for name in sorted(only - {entry.id for entry in loaded.entries}):
+        yield Outcome(name, "", "FAIL", "cannot find a case of this id")
+    with contextlib.ExitStack() as stack:
+        datapath = None if pure else stack.enter_context(contextlib.closing(Datapath()))
+        for entry in loaded.entries:
+            if not only or entry.id in only:
+                yield examine(entry, datapath)
 
 
 def examine(entry: Entry, datapath: Datapath | None) -> Outcome:
@@ -22,48 +56,26 @@ def examine(entry: Entry, datapath: Datapath | None) -> Outcome:
     try:
         return run(case(entry), datapath)
     except CaseError as error:
-        return Outcome(entry.id, str(entry.data.get("title", "")), "FAIL", str(error))
+        detail = str(error)
     except Exception as error:  # noqa: BLE001 - said in the outcome, with its place
         place = traceback.extract_tb(error.__traceback__)[-1]
         detail = f"{type(error).__name__}: {error} (at {Path(place.filename).name}:{place.lineno})"
-        return Outcome(entry.id, str(entry.data.get("title", "")), "FAIL", detail)
+    return Outcome(entry.id, str(entry.data.get("title", "")), "FAIL", detail)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.cases", description="Run redirection cases.")
+    parser.add_argument("file", type=Path, help="Markdown with fenced yaml blocks, or plain YAML")
+    parser.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="ID", help="only these cases"
+    )
+    parser.add_argument("--pure", action="store_true", help="ask only the pure core: no root, no namespaces")
+    return parser.parse_args()
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
 
 
-@click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--only", multiple=True, metavar="ID", help="Only this case; may be repeated, or IDs with commas."
-)
-@click.option("--pure", is_flag=True, help="Ask only the pure core: no root, no network namespaces.")
-def main(file: Path, only: tuple[str, ...], pure: bool) -> None:
-    """Run the redirection cases of FILE against the pure core and against the kernel."""
-    signal.signal(signal.SIGTERM, _terminated)  # a plain end would leave network namespaces behind
-    loaded = load(file)
-    chosen = {name.strip() for each in only for name in each.split(",") if name.strip()}
-    outcomes = [Outcome(problem.id, "", "FAIL", problem.message) for problem in loaded.problems]
-    unknown = chosen - {entry.id for entry in loaded.entries}
-    outcomes += [Outcome(name, "", "FAIL", f"cannot find it in {file.name}") for name in sorted(unknown)]
-    _show(outcomes)
-    with contextlib.ExitStack() as stack:
-        datapath = None if pure else stack.enter_context(contextlib.closing(Datapath()))
-        for entry in loaded.entries:
-            if not chosen or entry.id in chosen:
-                outcomes.append(examine(entry, datapath))
-                _show(outcomes[-1:])
-    totals = Counter(outcome.status for outcome in outcomes)
-    click.echo(f"{totals['ok']} passed, {totals['FAIL']} failed, {totals['skip']} skipped")
-    sys.exit(1 if totals["FAIL"] else 0)
-
-
-def _show(outcomes: list[Outcome]) -> None:
-    for outcome in outcomes:
-        for line in outcome.lines():
-            click.echo(line)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

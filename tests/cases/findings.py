@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+_LONGEST = 2000
+
 
 class Findings(msgspec.Struct):
     """Collected while a case runs. `connections` were checked; `off_wire` of them no real packet can be."""
@@ -25,13 +27,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """The line of the case, and one more for each note."""
+        named = f"{self.id} {self.title}".strip()
         if self.status == "ok":
-            head = f"ok {self.id} {self.title}" + (f" ({self.detail})" if self.detail else "")
+            head = f"ok {named}" + (f" ({self.detail})" if self.detail else "")
         elif self.status == "skip":
             head = f"skip {self.id}: {self.detail}"
         else:
-            head = f"FAIL {self.id} {self.title}: {self.detail}"
-        return [head, *(f"    note: {note}" for note in self.notes)]
+            head = f"FAIL {named}: {self.detail}"
+        return [_one_line(head), *(_one_line(f"note: {note}", "    ") for note in self.notes)]
+
+
+def _one_line(text: str, indent: str = "") -> str:
+    line = indent + " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
 
 
 def outcome(case_id: str, title: str, findings: Findings) -> Outcome:
@@ -40,5 +48,5 @@ def outcome(case_id: str, title: str, findings: Findings) -> Outcome:
     if findings.failures:
         return Outcome(case_id, title, "FAIL", "; ".join(dict.fromkeys(findings.failures)), notes)
     parts = [f"{findings.connections} connections"] if findings.connections else []
-    parts += [f"{findings.off_wire} not on a wire"] if findings.off_wire else []
+    parts += [f"{findings.off_wire} of them not on a wire"] if findings.off_wire else []
     return Outcome(case_id, title, "ok", ", ".join(parts), notes)

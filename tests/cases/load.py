@@ -89,7 +89,7 @@ def _blocks(name: str, text: str, *, plain: bool) -> Iterator[Block]:
 def _entries(block: Block) -> Iterator[Entry | Problem]:
     try:
         documents = list(yaml.compose_all(block.text, yaml.SafeLoader))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         yield Problem(block.where, f"cannot read {block.where} as YAML: {error}")
         return
     for document in documents:
@@ -109,7 +109,7 @@ def _entry(block: Block, node: yaml.Node) -> Entry | Problem:
     try:
         _prepare(node)
         data = _construct(node)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         return Problem(case_id or where, f"cannot read {named}: {error}")
     if not case_id:
         return Problem(where, f"cannot use {where}: it has no id")

@@ -12,6 +12,7 @@ from tests.cases import pods
 from tests.cases.load import Entry
 from tests.cases.schema import CaseText, ConnectionText, PortList
 from tests.lab.addresses import Family, family_of
+from tests.lab.standin import Endpoint
 from tests.lab.way import Probe
 
 POD_IP = "podIP"
@@ -41,12 +42,15 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One connection of a case. `probe` may hold POD_IP; `either_family`: nothing in it says IPv4 or IPv6."""
+    """One connection of a case. `probe` and `original`, the original destination, may hold POD_IP.
+
+    `either_family`: nothing in it says IPv4 or IPv6.
+    """
 
     probe: Probe
     expect: Place
     to_port: int | None
-    orig_dst: str | None
+    original: Endpoint | None
     either_family: bool
 
     def __str__(self) -> str:
@@ -81,8 +85,12 @@ class Case(msgspec.Struct, frozen=True):
 def case(entry: Entry) -> Case:
     """The case of an entry. Raises CaseError."""
     try:
-        return _case(msgspec.convert(entry.data, CaseText))
-    except (msgspec.ValidationError, ValueError) as error:
+        # A mapping without content reads as null, and says as much as an empty one.
+        empty: dict[str, Any] = {
+            key: {} for key in ("pod", "node", "effective") if entry.data.get(key, "") is None
+        }
+        return _case(msgspec.convert(_without_nulls(entry.data) | empty, CaseText))
+    except ValueError as error:
         raise CaseError(f"cannot use {entry.id} ({entry.where}): {error}") from error
 
 
@@ -90,17 +98,27 @@ def ports(value: PortList) -> frozenset[int]:
     """The ports of `22,9000-9010`, a number, or a list of both. Raises ValueError."""
     found: set[int] = set()
     for item in value if isinstance(value, list) else [value]:
-        for part in str(item).split(","):
-            if part.strip():
-                low, _, high = part.strip().partition("-")
-                found.update(range(int(low), int(high or low) + 1))
+        for part in filter(str.strip, str(item).split(",")):
+            low, _, high = part.strip().partition("-")
+            if not 0 <= int(low) <= int(high or low) <= 65_535:
+                raise ValueError(f"{part!r} is no range of ports")
+            found.update(range(int(low), int(high or low) + 1))
     return frozenset(found)
 
 
 def subnets(value: str | list[str]) -> frozenset[str]:
-    """The networks of `10.0.0.0/8, fd99::/64`, each in its canonical form. Raises ValueError."""
+    """The networks of `10.0.0.0/8, fd99::/64`, canonical, those inside others left out. Raises ValueError."""
     parts = ",".join(value if isinstance(value, list) else [value]).split(",")
-    return frozenset(str(ipaddress.ip_network(part.strip(), strict=False)) for part in parts if part.strip())
+    networks = [ipaddress.ip_network(part.strip(), strict=False) for part in parts if part.strip()]
+    v4 = ipaddress.collapse_addresses(net for net in networks if isinstance(net, ipaddress.IPv4Network))
+    v6 = ipaddress.collapse_addresses(net for net in networks if isinstance(net, ipaddress.IPv6Network))
+    return frozenset(map(str, (*v4, *v6)))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _case(text: CaseText) -> Case:
@@ -115,9 +133,9 @@ def _case(text: CaseText) -> Case:
         defaults=pods.defaults(text.node),
         kubernetes_ports=pods.kubernetes_ports(text.pod),
         effective=_effective(text),
-        steps=tuple(_step(connection) for connection in text.connections),
+        steps=tuple(_step(connection, addresses) for connection in text.connections),
         then=tuple(_prose(item) for item in text.then),
-        interfaces=tuple(name for name in text.pod.interfaces if name != "eth0"),
+        interfaces=tuple(name for name in text.pod.interfaces if name not in ("eth0", "lo")),
         addresses={family_of(address): address for address in addresses},
         text=text,
     )
@@ -150,16 +168,18 @@ def _effective(text: CaseText) -> Effective | None:
     )
 
 
-def _step(text: ConnectionText) -> Step:
+def _step(text: ConnectionText, pod_addresses: list[str]) -> Step:
     source, mapped_source = _address(text.source)
     destination, mapped = _address(text.destination)
-    named = {family_of(each) for each in (source, destination) if each and each != POD_IP}
-    if text.family:
-        named.add(text.family)
+    original = _endpoint(text.orig_dst) if text.orig_dst else None
+    literal = [each for each in (source, destination, original and original[0]) if each and each != POD_IP]
+    named = {*map(family_of, literal), *([text.family] if text.family else [])}
     if len(named) > 1:
         raise ValueError(f"connection {text.direction} {text.port}: its addresses and family disagree")
     if text.protocol in ("tcp", "udp") and text.port is None:
         raise ValueError(f"connection {text.direction}: {text.protocol} needs a port")
+    # The kernel chooses the interface: what a pod sends to itself goes over lo.
+    to_itself = destination in (POD_IP, *pod_addresses) or _is_loopback(destination)
     probe = Probe(
         direction=text.direction,
         port=text.port,
@@ -169,12 +189,25 @@ def _step(text: ConnectionText) -> Step:
         destination=destination,
         uid=text.uid,
         gid=text.gid,
-        interface=text.interface,
+        interface=text.interface or ("lo" if text.direction == "out" and to_itself else "eth0"),
         syn=text.syn,
         mapped=mapped or mapped_source,
     )
-    either = text.family is None and not any(each and each != POD_IP for each in (source, destination))
-    return Step(probe, text.expect, text.to_port, text.orig_dst, either)
+    either = text.family is None and not literal
+    return Step(probe, text.expect, text.to_port, original, either)
+
+
+def _is_loopback(address: str | None) -> bool:
+    return address not in (None, POD_IP) and ipaddress.ip_address(address).is_loopback
+
+
+def _endpoint(text: str) -> Endpoint:
+    """`10.96.0.10:80`, `[fd00::1]:80` or `podIP:80`. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    address, _ = _address(host)
+    if address is None or not port.isdecimal():
+        raise ValueError(f"orig_dst {text!r} is no address with a port")
+    return address, int(port)
 
 
 def _address(text: str | None) -> tuple[str | None, bool]:

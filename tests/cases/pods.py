@@ -33,8 +33,8 @@ def pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
             name=text.name,
             namespace=text.namespace,
             uid=f"uid-of-{text.name}",
-            labels=_present(text.labels),
-            annotations=_present(text.annotations),
+            labels=text.labels,
+            annotations=text.annotations,
         ),
         spec=PodSpec(
             host_network=text.host_network,
@@ -51,14 +51,10 @@ def pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
 
 
 def _container(text: ContainerText, pod: PodText) -> Container:
-    env = (
-        text.env
-        if isinstance(text.env, list)
-        else [{"name": k, "value": v} for k, v in (text.env or {}).items()]
-    )
+    env = _variables(text.env) if isinstance(text.env, dict) else text.env or []
     user = text.run_as_user
     if text.name == names.PROXY_CONTAINER:
-        env = [*env, *({"name": name, "value": value} for name, value in _present(pod.proxy_env).items())]
+        env = [*env, *_variables(pod.proxy_env)]
         user = pod.proxy_run_as_user if user is None else user
     context = SecurityContext(user, text.run_as_group)
     return Container(
@@ -68,6 +64,10 @@ def _container(text: ContainerText, pod: PodText) -> Container:
         security_context=context if context != SecurityContext() else None,
         restart_policy=text.restart_policy,
     )
+
+
+def _variables(env: Texts) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in env.items()]
 
 
 def kubernetes_ports(text: PodText) -> PortSet | None:
@@ -102,8 +102,4 @@ def defaults(text: NodeText) -> NodeDefaults:
 
 def namespace(text: PodText) -> Namespace:
     """The pod's namespace, with the annotations that the case gives it."""
-    return Namespace(Metadata(text.namespace, annotations=_present(text.ns_annotations)))
-
-
-def _present(texts: Texts) -> dict[str, str]:
-    return {name: value for name, value in texts.items() if value is not None}
+    return Namespace(Metadata(text.namespace, annotations=text.ns_annotations))

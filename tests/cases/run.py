@@ -14,15 +14,12 @@ from tests.cases.findings import Findings, Outcome, outcome
 from tests.cases.lifecycle import LATER, LIFECYCLE
 from tests.cases.model import POD_IP, Case, Step
 from tests.cases.settings import differences
-from tests.cases.wire import connection, disagreements, observe
-from tests.lab.addresses import Addresses, Family
+from tests.cases.wire import Seen, connection, disagreements, observe
+from tests.lab.addresses import FAMILIES, Addresses, Family
 from tests.lab.pod import pod_and_world
 from tests.lab.probe import open_standin
 from tests.lab.standin import Endpoint
 from tests.lab.way import NotOnAWireError, Probe
-
-_PAPER_POD: dict[Family, str] = {4: "192.0.2.77", 6: "2001:db8::77"}
-"""Addresses of a pod that is not there."""
 
 _VARIANT = re.compile(
     r"with node local_only: (?P<value>true|false)\b.* the same packet is (?P<place>in|out|direct)"
@@ -50,11 +47,10 @@ def _examine(case: Case, datapath: Datapath | None, findings: Findings) -> None:
     else:
         if case.effective:
             findings.failures += differences(case.effective, spec)
-        for step, probe in _probes(case, spec):
-            findings.failures += _on_paper(case, spec, step, probe)
-            findings.connections += 1
+        _on_paper(case, spec, findings)
         if datapath and case.steps:
             counted = _on_wire(case, spec, datapath, findings)
+    findings.notes += [f"not done: {step}" for step in case.text.steps]
     for sentence in case.then:
         if variant := _VARIANT.fullmatch(sentence):
             _examine_variant(case, variant, datapath, findings)
@@ -72,11 +68,8 @@ def _examine_variant(
     defaults = msgspec.structs.replace(case.defaults, local_only=variant["value"] == "true")
     steps = tuple(msgspec.structs.replace(step, expect=variant["place"]) for step in case.steps)
     found = Findings()
-    _examine(
-        msgspec.structs.replace(case, defaults=defaults, steps=steps, effective=None, then=()),
-        datapath,
-        found,
-    )
+    varied = msgspec.structs.replace(case, defaults=defaults, steps=steps, effective=None, then=())
+    _examine(varied, datapath, found)
     findings.failures += [f"with local_only {variant['value']}: {failure}" for failure in found.failures]
     findings.notes += found.notes
     findings.connections += found.connections
@@ -101,28 +94,38 @@ def _placed(probe: Probe, pod: dict[Family, str]) -> Probe:
     )
 
 
-def _on_paper(case: Case, spec: RedirectSpec, step: Step, probe: Probe) -> list[str]:
-    """The verdict against what the case expects."""
-    pod = _PAPER_POD | case.addresses
-    placed = _placed(probe, pod)
-    local = probe.direction == "out" or placed.destination in (None, *pod.values())
-    destination = placed.destination or (pod[probe.family] if probe.direction == "in" else None)
-    packet = connection(probe, source=placed.source, destination=destination, forwarded=not local)
-    verdict = decide(spec, packet)
-    if verdict.action != step.expect:
-        said = f"{verdict.action} by {verdict.rule} ({verdict.why})"
-        return [f"{step}: the verdict is {said}, expected {step.expect}"]
-    if step.to_port is not None and verdict.to_port != step.to_port:
-        return [f"{step}: the verdict goes to port {verdict.to_port}, expected {step.to_port}"]
-    if step.orig_dst and destination:
-        return _wrong_original(step, (destination, probe.port or 0), pod[probe.family])
-    return []
+def _on_paper(case: Case, spec: RedirectSpec, findings: Findings) -> None:
+    """The verdict on each connection against what the case expects; addresses as the lab would choose."""
+    addresses = _addresses(case, spec)
+    pod = {family: case.addresses.get(family) or addresses.fresh(family) for family in FAMILIES}
+    world = {family: addresses.fresh(family) for family in FAMILIES}
+    for step, probe in _probes(case, spec):
+        placed = _placed(probe, pod)
+        source, destination = placed.source, placed.destination
+        if probe.direction == "in":
+            source, destination = source or world[probe.family], destination or pod[probe.family]
+        forwarded = probe.direction == "in" and destination not in pod.values()
+        packet = connection(probe, source=source, destination=destination, forwarded=forwarded)
+        verdict = decide(spec, packet)
+        findings.connections += 1
+        if verdict.action != step.expect:
+            said = f"{verdict.action} by {verdict.rule} ({verdict.why})"
+            findings.failures.append(f"{step}: the verdict is {said}, expected {step.expect}")
+        elif step.to_port not in (None, verdict.to_port):
+            findings.failures.append(
+                f"{step}: the verdict goes to {verdict.to_port}, expected {step.to_port}"
+            )
+        elif destination:
+            wrong = _wrong_original(step, (destination, probe.port or 0), pod[probe.family])
+            findings.failures += [f"{step}: {each}" for each in wrong]
 
 
-def _wrong_original(step: Step, have: Endpoint | None, pod_ip: str) -> list[str]:
-    host, _, port = (step.orig_dst or "").rpartition(":")
-    wanted = (pod_ip if host == POD_IP else host.strip("[]"), int(port))
-    return [] if have == wanted else [f"{step}: the original destination is {have}, expected {wanted}"]
+def _wrong_original(step: Step, have: Endpoint, pod_ip: str) -> list[str]:
+    if step.original is None:
+        return []
+    host, port = step.original
+    wanted = (pod_ip if host == POD_IP else host, port)
+    return [] if have == wanted else [f"its original destination is {have}, expected {wanted}"]
 
 
 def _on_wire(case: Case, spec: RedirectSpec, datapath: Datapath, findings: Findings) -> Counted:
@@ -149,21 +152,23 @@ def _on_wire(case: Case, spec: RedirectSpec, datapath: Datapath, findings: Findi
                 findings.notes.append(f"not on a wire: {step}: {error}")
                 findings.off_wire += 1
                 continue
-            wrong = disagreements(seen, spec, probe)
-            if seen.place != step.expect:
-                wrong = [
-                    f"on the wire it is {seen.place} {seen.arrival.detail}".rstrip()
-                    + f", expected {step.expect}"
-                ]
-            elif step.to_port is not None and seen.arrival.port != step.to_port:
-                wrong.append(f"it arrives at port {seen.arrival.port}, expected {step.to_port}")
+            wrong = _unexpected(step, seen, pod.address[probe.family]) or disagreements(seen, spec, probe)
             findings.failures += [f"{step} (IPv{probe.family}): {each}" for each in wrong]
-            if step.orig_dst and seen.arrival.original:
-                findings.failures += _wrong_original(step, seen.arrival.original, pod.address[probe.family])
             if probe is step.probe:
                 for name, more in seen.counted.items():
                     total[name] = total.get(name, 0) + more
     return total
+
+
+def _unexpected(step: Step, seen: Seen, pod_ip: str) -> list[str]:
+    """What real traffic did otherwise than the case expects."""
+    arrival = seen.arrival
+    if seen.place != step.expect:
+        detail = f" ({arrival.detail})" if arrival.detail else ""
+        return [f"on the wire it is {seen.place}{detail}, expected {step.expect}"]
+    if step.to_port not in (None, arrival.port):
+        return [f"it arrives at port {arrival.port}, expected {step.to_port}"]
+    return _wrong_original(step, arrival.original, pod_ip) if arrival.original else []
 
 
 def _addresses(case: Case, spec: RedirectSpec) -> Addresses:
@@ -171,12 +176,5 @@ def _addresses(case: Case, spec: RedirectSpec) -> Addresses:
     named = {address for step in case.steps for address in (step.probe.source, step.probe.destination)}
     named -= {None, POD_IP}
     wanted = case.effective.subnets if case.effective else frozenset()
-    return Addresses(
-        [
-            *filter(None, named),
-            *case.addresses.values(),
-            *wanted,
-            *spec.skip_subnets.v4,
-            *spec.skip_subnets.v6,
-        ]
-    )
+    skipped = (*spec.skip_subnets.v4, *spec.skip_subnets.v6)
+    return Addresses([*filter(None, named), *case.addresses.values(), *wanted, *skipped])

@@ -6,8 +6,8 @@ import msgspec
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 2)]
-Texts = dict[str, str | None]
-"""Strings as Kubernetes holds them; null means that the key is absent."""
+Texts = dict[str, str]
+"""Strings as Kubernetes holds them."""
 PortList = str | int | list[str | int]
 
 
@@ -35,7 +35,7 @@ class ConnectionText(
     destination: str | None = None
     uid: Id = 1000
     gid: Id | None = None
-    interface: str = "eth0"
+    interface: str | None = None
     syn: bool = True
     expect: Literal["in", "out", "direct"]
     expect_ebpf: Literal["in", "out", "direct"] | None = None

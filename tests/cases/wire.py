@@ -1,6 +1,5 @@
 """One connection as real traffic, held against the verdict of the pure core rule by rule."""
 
-import ipaddress
 from typing import Literal
 
 import msgspec
@@ -33,8 +32,6 @@ class Seen(msgspec.Struct, frozen=True):
 
 def connection(probe: Probe, *, source: str | None, destination: str | None, forwarded: bool) -> Connection:
     """The core's value for a probe whose addresses are known."""
-    # The kernel decides the interface by the destination: to loopback it is always lo.
-    loopback = destination is not None and ipaddress.ip_address(destination).is_loopback
     return Connection(
         direction=probe.direction,
         port=probe.port,
@@ -44,7 +41,7 @@ def connection(probe: Probe, *, source: str | None, destination: str | None, for
         destination=destination,
         uid=probe.uid,
         gid=probe.gid,
-        interface="lo" if loopback and probe.direction == "out" else probe.interface,
+        interface=probe.interface,
         syn=probe.syn,
         local=not forwarded,
     )

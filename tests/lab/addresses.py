@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 Family = Literal[4, 6]
+FAMILIES: tuple[Family, Family] = (4, 6)
 
 _CANDIDATES: dict[Family, tuple[str, ...]] = {
     4: ("198.18.77.0/24", "203.0.113.0/24", "100.101.102.0/24", "10.213.47.0/24", "172.29.61.0/24"),

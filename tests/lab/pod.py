@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.lab.addresses import Addresses, Family, family_of, host_prefix
+from tests.lab.addresses import FAMILIES, Addresses, Family, family_of, host_prefix
 from tests.lab.netns import USER_NAMESPACE_BASE, configure, inside, netns, path_of, user_netns
 
 _SETTINGS = {
@@ -124,8 +124,8 @@ class Pod:
         link = Link(
             name=interface,
             far=far,
-            here={family: own.get(family) or self._addresses.fresh(family) for family in (4, 6)},
-            there={family: self._addresses.fresh(family) for family in (4, 6)},
+            here={family: own.get(family) or self._addresses.fresh(family) for family in FAMILIES},
+            there={family: self._addresses.fresh(family) for family in FAMILIES},
         )
         configure(
             self.name,
@@ -140,8 +140,8 @@ class Pod:
 
 def _end(interface: str, own: dict[Family, str], far: dict[Family, str], far_mac: str) -> Iterator[str]:
     """Commands for one end of a link: addresses, the neighbour, and a route to it."""
-    for family, nodad in ((4, ""), (6, " nodad")):
-        yield f"addr add {host_prefix(own[family])} dev {interface}{nodad}"
+    for family in FAMILIES:
+        yield f"addr add {host_prefix(own[family])} dev {interface}" + (" nodad" if family == 6 else "")
         yield f"neigh replace {far[family]} lladdr {far_mac} dev {interface} nud permanent"
         yield f"route add {host_prefix(far[family])} dev {interface}"
 

@@ -14,7 +14,7 @@ import msgspec
 from tests.lab import segment
 from tests.lab.netns import inside
 from tests.lab.pod import Pod
-from tests.lab.standin import FAMILIES, Endpoint, Listener, bind, open_listeners, original_destination
+from tests.lab.standin import SOCKET_FAMILIES, Endpoint, Listener, bind, open_listeners, original_destination
 from tests.lab.way import NotOnAWireError, Probe, Way
 
 DEADLINE = 1.5
@@ -95,7 +95,7 @@ def _target(probe: Probe, way: Way) -> socket.socket | None:
 
 def _client(probe: Probe, way: Way) -> socket.socket:
     kind = socket.SOCK_STREAM if probe.protocol == "tcp" else socket.SOCK_DGRAM
-    client = socket.socket(socket.AF_INET6 if probe.mapped else FAMILIES[probe.family], kind)
+    client = socket.socket(socket.AF_INET6 if probe.mapped else SOCKET_FAMILIES[probe.family], kind)
     client.setblocking(False)
     if way.source:
         client.bind((_mapped(probe, way.source), 0))
@@ -163,7 +163,8 @@ def _landed(
     """The same answer for a packet that was only sniffed."""
     if landed is None:
         return Arrival("lost", detail=f"nothing arrived within {DEADLINE} s")
-    at_target = (landed.namespace, landed.address, landed.port) == (way.end, way.destination, probe.port)
+    at_target = (landed.namespace, landed.address) == (way.end, way.destination)
+    at_target = at_target and landed.port in (None, probe.port)
     if landed.namespace == pod.name and landed.port is not None:
         for listener in standin:
             if listener.socket.getsockname()[1] == landed.port:

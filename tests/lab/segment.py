@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from tests.lab.netns import inside
-from tests.lab.standin import FAMILIES
+from tests.lab.standin import SOCKET_FAMILIES
 from tests.lab.way import NotOnAWireError, Probe, Way
 
 _PROTOCOLS = {
@@ -80,7 +80,7 @@ def send(pod: str, probe: Probe, way: Way, *, ids: tuple[int, int], deadline: fl
 
 
 def _raw(probe: Probe, protocol: int) -> socket.socket:
-    return socket.socket(FAMILIES[probe.family], socket.SOCK_RAW, protocol)
+    return socket.socket(SOCKET_FAMILIES[probe.family], socket.SOCK_RAW, protocol)
 
 
 def _sniffer(probe: Probe, protocol: int) -> socket.socket:
@@ -95,7 +95,7 @@ def _source_towards(way: Way, probe: Probe) -> str:
     """The address that the kernel would choose at the start of the way."""
 
     def look() -> str:
-        with socket.socket(FAMILIES[probe.family], socket.SOCK_DGRAM) as chooser:
+        with socket.socket(SOCKET_FAMILIES[probe.family], socket.SOCK_DGRAM) as chooser:
             chooser.connect((way.destination, 9))
             return str(chooser.getsockname()[0])
 

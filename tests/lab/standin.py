@@ -17,13 +17,13 @@ import sys
 import click
 import msgspec
 
-from tests.lab.addresses import Family
+from tests.lab.addresses import FAMILIES, Family
 from tests.lab.netns import enter
 
 SO_ORIGINAL_DST = 80
 """Option of that number at SOL_IP and at SOL_IPV6 alike (linux/netfilter_ipv4.h)."""
 
-FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+SOCKET_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _ANY = {4: "0.0.0.0", 6: "::"}
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
@@ -58,7 +58,7 @@ def original_destination(connection: socket.socket) -> Endpoint | None:
 def bind(family: Family, address: str, port: int, protocol: str = "tcp") -> socket.socket:
     """A socket that waits at `address`: listening (tcp) or bound (udp). Raises OSError."""
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
-    bound = socket.socket(FAMILIES[family], kind)
+    bound = socket.socket(SOCKET_FAMILIES[family], kind)
     try:
         bound.setblocking(False)
         if protocol == "tcp":

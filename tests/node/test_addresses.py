@@ -1,6 +1,7 @@
 """Addresses, the IPv6 switches and one sysctl of real namespaces."""
 
 import errno
+import functools
 import os
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def test_e02_ipv6_switches(name: str, fd: int, switches: dict[str, int], enabled
 def flip(name: str, switches: dict[str, int]) -> None:
     for which, value in switches.items():
         path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
-        inside(name, lambda path=path, value=value: path.write_text(str(value)))
+        inside(name, functools.partial(path.write_text, str(value)))
 
 
 def has_dummy(name: str) -> bool:

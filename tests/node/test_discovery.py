@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -31,18 +32,20 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespa
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTAINER = "5f" * 32
+TICK = 2 / os.sysconf("SC_CLK_TCK")
+"""Seconds after which another process has another start time."""
 NEVER = float("inf")
 """A settling time that makes every scan read every process again."""
 
-WANDER = """
-import ctypes, os, sys
+ENTER = """
+import ctypes, itertools, os, sys, time
 libc = ctypes.CDLL(None)
 fds = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
-print("ready", flush=True)
-while True:
-    for fd in fds:
-        libc.setns(fd, 0x40000000)
+libc.setns(fds[0], 0x40000000)
+print("inside", flush=True)
 """
+ONCE = ENTER + "time.sleep(300)"
+WANDER = ENTER + "for fd in itertools.cycle(fds): libc.setns(fd, 0x40000000)"
 
 
 @contextlib.contextmanager
@@ -55,6 +58,11 @@ def running(name: str, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def first_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 @contextlib.contextmanager
@@ -180,15 +188,13 @@ def test_host_network_pod_is_not_found() -> None:
         process.kill()
 
 
-def test_process_that_enters_its_namespace_late_is_found(
-    pod: tuple[str, str, subprocess.Popen[bytes], Path],
-) -> None:
+def test_process_that_enters_its_namespace_late_is_found(pod: Pod) -> None:
     """A runtime's first process is seen in the host's namespace first."""
-    _, name, _, _ = pod
     late = new_uid()
+    wait_then_enter = f"input()\n{ONCE}"
     with cgroup("unified", f"kubepods/pod{late}/{CONTAINER}") as directory:
         process = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read(1)\n" + WANDER, str(path_of(name))],
+            [sys.executable, "-c", wait_then_enter, str(path_of(pod.netns))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -197,17 +203,13 @@ def test_process_that_enters_its_namespace_late_is_found(
             scanner = Scanner()
             assert late not in scanner.scan().sandboxes
             assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(b"x")
-            process.stdin.close()
-            assert process.stdout.readline() == b"ready\n"
-            while NetnsId(*netns_of(process.pid)) != id_of(name):
-                time.sleep(0.001)
-            assert scanner.scan().sandboxes[late].netns == id_of(name)
+            process.stdin.write(b"now\n")
+            process.stdin.flush()
+            assert first_line(process) == b"inside\n"
+            assert scanner.scan().sandboxes[late].netns == id_of(pod.netns)
         finally:
             process.kill()
-            process.wait()
-            process.stdout.close()
+            process.communicate()
 
 
 def netns_of(pid: int) -> tuple[int, int]:
@@ -228,7 +230,7 @@ def test_oldest_process_decides(pod: Pod, tmp_path: Path) -> None:
     """A younger process of the pod in another namespace does not move the pod."""
     uid, name, process, directory = pod
     with netns() as other, running(other) as younger:
-        time.sleep(0.02)  # one clock tick: start times tell the two apart
+        time.sleep(TICK)
         join(directory / CONTAINER, younger)
         scan = Scanner(only(younger.pid, process.pid, under=tmp_path)).scan()
         assert scan.sandboxes[uid].netns == id_of(name)
@@ -244,6 +246,7 @@ def test_reused_pid_is_noticed(pod: Pod) -> None:
     sandbox = scanner.scan().sandboxes[uid]
     process.kill()
     process.wait()
+    time.sleep(TICK)
     with netns() as other:
         give_address(other, "10.99.0.2/24")
         with process_numbered(sandbox.pid, other) as impostor:
@@ -353,12 +356,11 @@ def test_g02_process_in_another_pods_namespace_never_swaps_two_pods(tmp_path: Pa
         give_address(net_b, "10.99.0.3/24")
         join(group_a, first_a)
         join(group_b, first_b)
-        time.sleep(0.02)
+        time.sleep(TICK)
         paths = (str(path_of(net_b)), str(path_of(net_a)))
         with running(net_a, sys.executable, "-c", WANDER, *paths) as wanderer:
             join(group_a, wanderer)
-            assert wanderer.stdout is not None
-            assert wanderer.stdout.readline() == b"ready\n"
+            assert first_line(wanderer) == b"inside\n"
             proc = only(first_a.pid, first_b.pid, wanderer.pid, under=tmp_path)
             scanner = Scanner(proc, settle=NEVER)
             for _ in range(1000):
@@ -616,8 +618,7 @@ def test_cost_of_a_scan_with_2000_processes(pod: Pod, capsys: pytest.CaptureFixt
     argv = ["sh", "-c", script, str(directory / CONTAINER / "cgroup.procs")]
     shell = inside(name, lambda: subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True))
     try:
-        assert shell.stdout is not None
-        assert shell.stdout.readline() == b"ready\n"
+        assert first_line(shell) == b"ready\n"
         scanner = Scanner(settle=0)
         costs = []
         for _ in range(3):
@@ -628,5 +629,5 @@ def test_cost_of_a_scan_with_2000_processes(pod: Pod, capsys: pytest.CaptureFixt
             print(f"\n2,000 processes of one pod: first scan {costs[0]:.1f} ms, later {costs[1]:.1f} ms")
         assert uid in scan.sandboxes
     finally:
-        os.killpg(shell.pid, 9)
+        os.killpg(shell.pid, signal.SIGKILL)
         shell.communicate()

@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 
 from agent.node import leftovers
-from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing, cleanup, find
+from agent.node.leftovers import (
+    Family,
+    Flavour,
+    Leftover,
+    LegacyToolFailed,
+    LegacyToolMissing,
+    State,
+    cleanup,
+    find,
+)
 from agent.node.netns import open_netns, run_in
+from agent.node.nft.batch import Batch
+from agent.node.nft.foreign import Chain, Rule, removal
 from agent.node.nft.socket import Nft
 from tests.lab.netns import inside, netns, path_of
 from tests.linkerd_init import COMMANDS, COMPLETE, INBOUND_ONLY, PARTIAL
@@ -50,9 +61,9 @@ class Place:
     def cleanup(self) -> tuple[str, ...]:
         return cleanup(self.nl, self.fd)
 
-    def init(self, binary: str, count: int = 12, **options: object) -> None:
+    def init(self, binary: str, count: int = 12) -> None:
         """The first `count` commands of linkerd-init."""
-        for command in COMMANDS(binary, **options)[:count]:
+        for command in COMMANDS(binary)[:count]:
             self.run(*command)
 
     def foreign(self, binary: str) -> None:
@@ -103,10 +114,11 @@ each_binary = pytest.mark.parametrize(
 
 def expected(binary: str, count: int) -> tuple[Leftover, ...]:
     """What has to be found after `count` commands."""
-    flavour, family = ("nft" if "nft" in binary else "legacy"), (6 if "6" in binary else 4)
     if count < PARTIAL:
         return ()
-    state = "partial" if count < INBOUND_ONLY else "inboundOnly" if count < COMPLETE else "complete"
+    flavour: Flavour = "nft" if "nft" in binary else "legacy"
+    family: Family = 6 if "6" in binary else 4
+    state: State = "partial" if count < INBOUND_ONLY else "inboundOnly" if count < COMPLETE else "complete"
     chains = CHAINS if count >= 6 else ("PROXY_INIT_REDIRECT",)
     inbound, outbound = 4143 if count >= 4 else None, 4140 if count >= 10 else None
     return (Leftover(flavour, family, state, chains, inbound, outbound),)
@@ -159,8 +171,10 @@ def test_all_flavours_at_once(place: Place) -> None:
 
 
 def test_other_options(place: Place) -> None:
-    options = {"inbound_port": 5143, "outbound_port": 5140, "proxy_uid": 1337, "skip_inbound": ("1:79", 443)}
-    place.init("iptables-nft", **options)
+    for command in COMMANDS(
+        "iptables-nft", inbound_port=5143, outbound_port=5140, proxy_uid=1337, skip_inbound=("1:79", 443)
+    ):
+        place.run(*command)
     assert place.find() == (Leftover("nft", 4, "complete", CHAINS, 5143, 5140),)
     place.cleanup()
     assert "PROXY_INIT" not in place.snapshot()
@@ -232,18 +246,16 @@ def test_cleanup_is_tried_again_when_somebody_else_writes(
 ) -> None:
     """Another commit comes between look and removal, twice: nothing stale is applied, and it ends well."""
     place.init("iptables-nft")
-    real, calls = leftovers.removal, iter((True, True, False, False))
+    disturbances = [("-I", "OUTPUT", "1", "-j", "PROXY_INIT_OUTPUT"), ("-A", "OUTPUT", "-j", "RETURN")]
 
-    def late(*arguments: object) -> object:
-        if next(calls):
-            place.run(
-                "iptables-nft", "-t", "nat", "-I", "OUTPUT", "1", "-p", "tcp", "-j", "PROXY_INIT_OUTPUT"
-            )
-        return real(*arguments)
+    def late(rules: list[Rule], chains: list[Chain], generation: int) -> Batch:
+        if disturbances:
+            place.run("iptables-nft", "-t", "nat", *disturbances.pop())
+        return removal(rules, chains, generation)
 
     monkeypatch.setattr(leftovers, "removal", late)
     assert len(place.cleanup()) == 2
-    assert next(calls) is False
+    assert not disturbances
     assert "PROXY_INIT" not in place.snapshot()
 
 
@@ -253,8 +265,7 @@ def test_b10_looking_does_not_make_a_legacy_table(place: Place) -> None:
     place.find()
     place.cleanup()
     for name in ("ip_tables_names", "ip6_tables_names"):
-        path = f"/proc/thread-self/net/{name}"
-        assert inside(place.name, lambda path=path: Path(path).read_text()) == ""
+        assert inside(place.name, Path(f"/proc/thread-self/net/{name}").read_text) == ""
 
 
 @needs_legacy

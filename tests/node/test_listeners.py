@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 from collections.abc import Iterator
@@ -116,8 +117,8 @@ def test_more_listeners_than_fit_into_one_message(name: str, fd: int) -> None:
     ports = range(10_000, 10_600)
     with contextlib.ExitStack() as stack:
         for port in ports:
-            stack.enter_context(inside(name, lambda port=port: bound("0.0.0.0", port)))
-            stack.enter_context(inside(name, lambda port=port: bound("::", port, v6only=True)))
+            stack.enter_context(inside(name, functools.partial(bound, "0.0.0.0", port)))
+            stack.enter_context(inside(name, functools.partial(bound, "::", port, v6only=True)))
         seen = listening(fd)
     assert seen.v4 == seen.v6 == frozenset(ports)
     assert seen.uids == dict.fromkeys(ports, frozenset({0}))
