@@ -1,9 +1,9 @@
 """The agent's doors for people and machines, each served by threads of its own.
 
-`/live`, `/ready` and `/metrics` on a TCP address; these and `/state`, `/visit`, `/drain` and
-`/cleanup` on a unix socket that only root can open. Threads, so that `/live` can tell that the loop is
-stuck. Two agents overlap during an upgrade: the TCP port is shareable, and the successor's
-socket is renamed over the predecessor's; nobody unlinks a socket that is not its own.
+`/live`, `/ready` and `/metrics` on a TCP address; these and `/state`, `/visit`, `/leftovers`,
+`/cleanup`, `/drain` and `/remove` on a unix socket that only root can open. Threads, so that `/live`
+can tell that the loop is stuck. Two agents overlap during an upgrade: the TCP port is shareable, and
+the successor's socket is renamed over the predecessor's; nobody unlinks a socket that is not its own.
 """
 
 import contextlib
@@ -30,12 +30,16 @@ METRICS = "text/plain; version=0.0.4; charset=utf-8"
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 
+class Refused(Exception):  # noqa: N818
+    """What was asked for must not be done now; the message says why."""
+
+
 class Door(msgspec.Struct, frozen=True):
     """What the endpoints ask of the daemon. All may be called from any thread.
 
     `stuck`: why the process should be restarted, or "". `not_ready`: what readiness waits for.
-    `state`, `visit(pod)`, `drain`, `cleanup(pod)`: JSON bytes; TimeoutError when the loop is stuck,
-    LookupError when there is no such pod.
+    `state`, `visit(pod)`, `leftovers(pod)`, `cleanup(pod)`, `drain`, `remove`: JSON bytes;
+    TimeoutError when the loop is stuck, LookupError when there is no such pod, Refused.
     """
 
     registry: CollectorRegistry
@@ -43,8 +47,10 @@ class Door(msgspec.Struct, frozen=True):
     not_ready: Callable[[], tuple[str, ...]]
     state: Callable[[], bytes]
     visit: Callable[[str], bytes]
-    drain: Callable[[], bytes]
+    leftovers: Callable[[str], bytes]
     cleanup: Callable[[str], bytes]
+    drain: Callable[[], bytes]
+    remove: Callable[[], bytes]
 
 
 Answer = tuple[str, str, bytes]
@@ -66,6 +72,8 @@ class Application:
             status, kind, body = "503 Service Unavailable", TEXT, b"the agent's event loop does not answer\n"
         except LookupError as error:
             status, kind, body = "404 Not Found", TEXT, f"{error.args[0]}\n".encode()
+        except Refused as error:
+            status, kind, body = "409 Conflict", TEXT, f"{error}\n".encode()
         start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
@@ -82,10 +90,14 @@ class Application:
                 return "200 OK", JSON, door.state()
             case "POST", "/visit" if self._private:
                 return "200 OK", JSON, door.visit(pod)
-            case "POST", "/drain" if self._private:
-                return "200 OK", JSON, door.drain()
+            case "GET", "/leftovers" if self._private:
+                return "200 OK", JSON, door.leftovers(pod)
             case "POST", "/cleanup" if self._private:
                 return "200 OK", JSON, door.cleanup(pod)
+            case "POST", "/drain" if self._private:
+                return "200 OK", JSON, door.drain()
+            case "POST", "/remove" if self._private:
+                return "200 OK", JSON, door.remove()
         return "404 Not Found", TEXT, b"there is /live, /ready and /metrics\n"
 
 

@@ -1,7 +1,8 @@
 """`pointsman run`: builds the rooms and connects them.
 
 **Start**: run directory, doors (alive, not ready), kernel probe, then the source's events. The
-writer's lock is tried at once and then ten times a second; until it is held, pods are compared and nothing is written.
+writer's lock is tried at once and then ten times a second; until it is held, pods are compared and
+nothing is written.
 **Ready**: the source has listed everything and every pod has been looked at once.
 **Stop** (SIGTERM, SIGINT): not ready, no more events, every keeper ends and gives back its sockets
 (rules stay), then the lock goes, then the doors close.
@@ -13,14 +14,14 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from agent import __version__
-from agent.admin import Admin, Door
+from agent.admin import Admin, Door, Refused
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
@@ -29,8 +30,10 @@ from agent.files.source import FilesSource
 from agent.journal import Journal
 from agent.node.duty import Policy
 from agent.node.enforcer import Enforcer
-from agent.node.keeper import Keeper
+from agent.node.keeper import CannotClean, Keeper
+from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
 from agent.node.lock import WriterLock
+from agent.node.nft.channel import NftError
 from agent.settings import Settings
 from agent.state import NodeState, PodState
 from agent.watchdog import Watchdog
@@ -40,6 +43,8 @@ log = structlog.get_logger("daemon")
 LOCK_RETRY = 0.1
 BEAT = 0.5
 ANSWER_TIMEOUT = 5.0
+WORK_TIMEOUT = 60.0
+"""Seconds for an answer that has to wait for changes of kernel state, of every pod perhaps."""
 
 T = TypeVar("T")
 
@@ -170,28 +175,47 @@ class Daemon:
     async def _visit(self, name: str) -> PodState:
         keeper = self._find(name)
         await keeper.visit_now()
-        return self._pod_state(keeper)
+        return msgspec.structs.replace(self._pod_state(keeper), addresses=await keeper.addresses())
+
+    async def _leftovers(self, name: str) -> tuple[Leftover, ...]:
+        try:
+            return await self._find(name).leftovers()
+        except (NftError, LegacyToolFailed) as error:
+            raise Refused(str(error)) from error
+
+    async def _cleanup(self, name: str) -> tuple[str, ...]:
+        try:
+            return await self._find(name).clean()
+        except (CannotClean, NftError, LegacyToolFailed, LegacyToolMissing) as error:
+            raise Refused(str(error)) from error
 
     async def _drain(self) -> NodeState:
-        self.enforcer.drain()
+        return await self._give_up(self.enforcer.drain)
+
+    async def _remove(self) -> NodeState:
+        return await self._give_up(self.enforcer.remove)
+
+    async def _give_up(self, order: Callable[[], None]) -> NodeState:
+        """Give an order to all pods and wait until each was visited."""
+        if not self.enforcer.duty.writes:
+            writer = "nobody" if self.settings.observe else f"process {self.lock.holder()}"
+            raise Refused(f"cannot change the pods' rules: this agent only compares; {writer} writes")
+        order()
         for keeper in list(self.enforcer.keepers.values()):
             await keeper.visit_now()
         return await self.state()
 
-    async def _cleanup(self, name: str) -> tuple[str, ...]:
-        return await self._find(name).clean()
-
     def _snapshot(self) -> NodeState:
         return self._ask(self.state)
 
-    def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Run a question on the loop from another thread. TimeoutError when the loop is stuck."""
+    def _ask(self, question: Callable[[], Awaitable[T]], patience: float = ANSWER_TIMEOUT) -> T:
+        """Run a question on the loop from another thread. TimeoutError when it is stuck for `patience` s."""
         assert self._loop is not None
 
         async def answer() -> T:
             return await question()
 
-        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(ANSWER_TIMEOUT)
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(patience)
 
     def _door(self) -> Door:
         def stuck() -> str:
@@ -200,14 +224,19 @@ class Daemon:
                 f"the event loop has not turned for {age:.0f} s" if age > self.settings.hang_timeout else ""
             )
 
+        def answer(question: Callable[[], Awaitable[Any]], patience: float = ANSWER_TIMEOUT) -> bytes:
+            return msgspec.json.encode(self._ask(question, patience))
+
         return Door(
             registry=self.registry,
             stuck=stuck,
             not_ready=self._not_ready,
-            state=lambda: msgspec.json.encode(self._snapshot()),
-            visit=lambda name: msgspec.json.encode(self._ask(lambda: self._visit(name))),
-            drain=lambda: msgspec.json.encode(self._ask(self._drain)),
-            cleanup=lambda name: msgspec.json.encode(self._ask(lambda: self._cleanup(name))),
+            state=lambda: answer(self.state),
+            visit=lambda name: answer(lambda: self._visit(name)),
+            leftovers=lambda name: answer(lambda: self._leftovers(name), WORK_TIMEOUT),
+            cleanup=lambda name: answer(lambda: self._cleanup(name), WORK_TIMEOUT),
+            drain=lambda: answer(self._drain, WORK_TIMEOUT),
+            remove=lambda: answer(self._remove, WORK_TIMEOUT),
         )
 
 

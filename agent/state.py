@@ -11,7 +11,8 @@ from agent.core.tally import Counters
 
 
 class PodState(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod. `differences` of the status are what the last look found and what was put right."""
+    """One pod. `differences` of the status are what the last look found and what was put right.
+    `addresses`: of its netns, loopback too; only the answer to a visit has them."""
 
     namespace: str
     name: str
@@ -23,6 +24,7 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
     origins: dict[str, tuple[Origin, ...]] = {}
     shadowed: dict[str, tuple[Origin, ...]] = {}
     counters: Counters = {}
+    addresses: tuple[str, ...] = ()
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):

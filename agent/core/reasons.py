@@ -77,3 +77,160 @@ class Complaint(msgspec.Struct, frozen=True):
     subject: str
     message: str
     remedy: str = ""
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """A reason in words. `phase` is None for complaints, which stand beside any phase."""
+
+    phase: Phase | None
+    meaning: str
+    remedy: str = "nothing to do"
+
+
+def _applied(meaning: str, remedy: str = "nothing to do") -> Meaning:
+    return Meaning(Phase.APPLIED, meaning, remedy)
+
+
+def _pending(meaning: str, remedy: str = "nothing to do: it is retried") -> Meaning:
+    return Meaning(Phase.PENDING, meaning, remedy)
+
+
+def _failed(meaning: str, remedy: str) -> Meaning:
+    return Meaning(Phase.FAILED, meaning, remedy)
+
+
+def _excluded(meaning: str, remedy: str = "nothing to do") -> Meaning:
+    return Meaning(Phase.EXCLUDED, meaning, remedy)
+
+
+def _complaint(meaning: str, remedy: str) -> Meaning:
+    return Meaning(None, meaning, remedy)
+
+
+MEANINGS = {
+    Reason.REDIRECTED: _applied("The pod's rules were read back from the kernel and are as they should be."),
+    Reason.IPTABLES: _applied(
+        "linkerd-init's own rules are complete, and are left alone.",
+        "`pointsman cleanup NAMESPACE/POD --yes` installs ours and then removes these",
+    ),
+    Reason.DRAINING: _applied(
+        "The pod leaves the mesh: new connections are direct, old ones keep their proxy.",
+        "delete the annotation pointsman.io/redirect to redirect it again",
+    ),
+    Reason.NOT_YET_SEEN: _pending("The pod is new and has not been looked at yet."),
+    Reason.NETNS_MISSING: _pending(
+        "The pod's network namespace is not there yet.",
+        "if it lasts: is the path in pointsman.io/netns right, and has a process of the pod been started?",
+    ),
+    Reason.INIT_RUNNING: _pending("linkerd-init is still to run or running; two writers would help nobody."),
+    Reason.OBSERVED: _pending(
+        "The rules are missing, and this agent only looks (`--observe`, or another agent writes).",
+        "run without `--observe`, or let the other agent do its work",
+    ),
+    Reason.NOT_LISTED: _pending("The pod's table differs, and is left until all objects are listed."),
+    Reason.DRIFTED: _failed(
+        "The rules differ from what they should be, and this agent only looks.",
+        "run without `--observe`; the differences are in `pointsman explain NAMESPACE/POD`",
+    ),
+    Reason.CONTESTED: _failed(
+        "Another program undoes the rules in a loop; repairs go on at a capped rate.",
+        "stop the program that is named, or run with `--table-ownership auto` on Linux 6.9 or newer",
+    ),
+    Reason.OWNED_BY_ANOTHER: _failed(
+        "A live process owns the pod's table, so that the kernel refuses us.",
+        "is a second agent running with another --run-dir? Stop one of them",
+    ),
+    Reason.PERMISSION_DENIED: _failed(
+        "The kernel or a security module refused an access.",
+        "give the agent NET_ADMIN, SYS_ADMIN and, for /proc, SYS_PTRACE; look into the audit log",
+    ),
+    Reason.COMPILE_FAILED: _failed(
+        "The rule set could not be compiled by libnftables, or this kernel does not take it.",
+        "run `pointsman check`; is Debian's python3-nftables installed?",
+    ),
+    Reason.COMMIT_REFUSED: _failed(
+        "The kernel refused the transaction; nothing of it was applied.",
+        "the message names the refused object; run `pointsman check`",
+    ),
+    Reason.UNVERIFIED: _failed(
+        "The kernel acknowledged the rules and reads back others.",
+        "report this with the differences and the kernel's version",
+    ),
+    Reason.NETNS_MISMATCH: _failed(
+        "The network namespace found is not this pod's: the node's own, another pod's, or without its IP.",
+        "correct the annotation pointsman.io/netns",
+    ),
+    Reason.INTERNAL_ERROR: _failed(
+        "A fault of pointsman itself; the pod is retried.", "report the traceback in the log"
+    ),
+    Reason.NOT_MESHED: _excluded("The pod has no container linkerd-proxy."),
+    Reason.HOST_NETWORK: _excluded("The pod uses the node's network, which is never touched."),
+    Reason.NAMESPACE_EXCLUDED: _excluded("The pod's namespace is in `--exclude-namespaces`."),
+    Reason.DISABLED: _excluded(
+        "The annotation pointsman.io/redirect of the pod or its namespace is `disabled`.",
+        "delete it to have the pod redirected",
+    ),
+    Reason.FINISHED: _excluded("All containers of the pod have ended."),
+    Reason.NETNS_GONE: _excluded("The pod's network namespace has ended."),
+    Reason.ORPHANED: _excluded(
+        "The pod's object is gone and its network namespace is not; it is left as it is.",
+        "put the manifest back, or end the namespace",
+    ),
+    Reason.INVALID_ANNOTATION: _complaint(
+        "An annotation, or an entry of its list, cannot be read; the rest of it is in force.",
+        "correct the value named",
+    ),
+    Reason.INVALID_PROXY_SETTING: _complaint(
+        "A variable or field of the proxy container cannot be read; annotation or default was taken.",
+        "correct the value named",
+    ),
+    Reason.PORTS_DIFFER: _complaint(
+        "An entry is honoured here that linkerd-init would have dropped without a word.",
+        "write the list without blanks to have the same everywhere",
+    ),
+    Reason.SETTINGS_DISAGREE: _complaint(
+        "Two sources name different values for one setting; the proxy container's own is in force.",
+        "make them agree; most often the pod is older than its annotation",
+    ),
+    Reason.UNSUPPORTED_ANNOTATION: _complaint("An annotation has no effect here.", "remove it"),
+    Reason.PROXY_UID_SHARED: _complaint(
+        "Another container runs as the proxy's user, so its connections are not redirected.",
+        "run it as another user",
+    ),
+    Reason.OUTBOUND_OFF: _complaint(
+        "All outbound ports are skipped: nothing outbound is redirected.",
+        "narrow config.linkerd.io/skip-outbound-ports",
+    ),
+    Reason.INBOUND_OFF: _complaint(
+        "All inbound ports are skipped: nothing inbound is redirected.",
+        "narrow config.linkerd.io/skip-inbound-ports",
+    ),
+    Reason.SHADOWED: _complaint(
+        "Another nat chain decides before ours; what it takes never reaches the proxy.",
+        "remove the chain, or give it a priority above -101",
+    ),
+    Reason.FOREIGN_RULES: _complaint(
+        "Another nat chain stands behind ours; ours decide first.", "nothing to do"
+    ),
+    Reason.LEFTOVER: _complaint(
+        "Rules of linkerd-init are in the pod; harmless beside ours.",
+        "`pointsman cleanup` removes exactly these",
+    ),
+    Reason.PROXY_NOT_LISTENING: _complaint(
+        "Nothing listens on a proxy port, so every redirected connection is refused.",
+        "look at the container linkerd-proxy: is it running, and on which ports?",
+    ),
+    Reason.IPV6_NOT_REDIRECTED: _complaint(
+        "The pod has an IPv6 address and its proxy no IPv6 listener: IPv6 goes in clear text.",
+        "install Linkerd with disableIPv6=false and restart the pod",
+    ),
+    Reason.SECONDARY_INTERFACE: _complaint(
+        "An interface has addresses that are not in the pod's status: the proxy refuses connections to them.",
+        "skip the ports used there with config.linkerd.io/skip-inbound-ports",
+    ),
+    Reason.INIT_MISMATCH: _complaint(
+        "linkerd-init reports success, and its rules were not complete in the kernel; ours are in place.",
+        "nothing to do; remove linkerd-init by installing Linkerd with cniEnabled=true",
+    ),
+}
+"""Every reason, for people. docs/troubleshooting.md holds the same table."""

@@ -39,6 +39,7 @@ class Duty:
         self.policy = policy
         self.writer = False
         self.draining = False
+        self.removing = False
         self.sandboxes: dict[str, Sandbox] = {}
         self._owners: dict[NetnsId, str] = {}
 
@@ -55,8 +56,9 @@ class Duty:
         namespace = self.cluster.namespace_of(pod)
         return derive(pod, namespace, self.policy.defaults, self.cluster.api_server_ports())
 
-    def plan(self, pod: Pod, derivation: Derivation) -> Plan:
-        planned = plan(pod, derivation, self.policy.defaults.takeover)
+    def plan(self, pod: Pod, derivation: Derivation, takeover: bool = False) -> Plan:
+        """The goal for a pod. `takeover`: as the setting of that name, for this pod alone."""
+        planned = plan(pod, derivation, takeover or self.policy.defaults.takeover)
         if self.draining and planned.goal in REDIRECTING:
             return Plan(Goal.CLEAR, Reason.DRAINING, "the node's rules are being removed", planned.init)
         return planned

@@ -106,6 +106,11 @@ class Enforcer:
         self.duty.draining = True
         self.set_writer(self.duty.writer)
 
+    def remove(self) -> None:
+        """Delete the drain tables. Connections through a proxy that still live are reset."""
+        self.duty.draining = self.duty.removing = True
+        self.set_writer(self.duty.writer)
+
     async def round(self) -> None:
         """Poll the generation of every held netns; one that moved unseen is visited."""
         held = [keeper for keeper in self.keepers.values() if keeper.hold is not None]

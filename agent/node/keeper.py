@@ -22,6 +22,7 @@ from agent.core.ruleset import drain, element_count, render
 from agent.node.duty import Duty
 from agent.node.hold import Hold
 from agent.node.kernel import Kernel
+from agent.node.leftovers import Leftover
 from agent.node.netns import NetnsMissing
 from agent.node.outcome import failed, found
 from agent.node.visit import Order, Sight
@@ -31,6 +32,10 @@ SURVEY_FIRST = 2.0
 PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there; a look is one stat."""
 LAST_RETRY = 30.0
+
+
+class CannotClean(Exception):  # noqa: N818
+    """The leftovers of linkerd-init must stay: nothing of ours is verified that would redirect instead."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -80,6 +85,7 @@ class Keeper:
         self._survey_due: float | None = None
         self._budget = Budget.full(time.monotonic(), duty.policy.repair_burst, duty.policy.repair_rate)
         self._contested = False
+        self._takeover = False
         self._around: tuple[Complaint, ...] = ()
         self._surveyed: tuple[Complaint, ...] = ()
 
@@ -109,17 +115,47 @@ class Keeper:
             self._duty.release(self.uid)
 
     async def visit_now(self) -> None:
-        """One full comparison now, for somebody who waits for it."""
+        """One full comparison now, with a survey if the pod is redirected, for somebody who waits for it."""
         async with self._busy:
-            self._full = True
-            await self._look()
+            if self.status.reason is Reason.REDIRECTED:
+                self._survey_due = _in(0)
+            await self._look_closely()
 
     async def clean(self) -> tuple[str, ...]:
-        """Remove linkerd-init's leftovers, once our own table is verified. Returns what was removed."""
+        """Remove linkerd-init's leftovers, once our own table is verified. Returns what was removed.
+
+        Where its rules are complete and left alone, ours are installed first: from now on this pod is
+        ours, as with the setting takeover. Raises CannotClean and what the kernel's `clean` raises.
+        """
         async with self._busy:
-            if self.hold is None or self.status.phase is not Phase.APPLIED:
-                return ()
-            return await self._kernel.clean(self.hold)
+            if not self._duty.writes:
+                raise CannotClean(f"cannot clean up {self.key}: this agent does not write")
+            self._takeover |= self.status.reason is Reason.IPTABLES
+            await self._look_closely()
+            if self.hold is None or self.status.reason is not Reason.REDIRECTED:
+                reason, message = self.status.reason, self.status.message
+                raise CannotClean(
+                    f"cannot clean up {self.key}: it is not redirected by verified rules of ours ({reason}"
+                    f"{f': {message}' if message else ''}); only then may linkerd-init's rules go"
+                )
+            removed = await self._kernel.clean(self.hold)
+            # A legacy table changes without an event, so nothing else would wake us.
+            await self._look_closely()
+            return removed
+
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        """What linkerd-init left in the pod's netns, () while that is not held."""
+        async with self._busy:
+            return await self._kernel.leftovers(self.hold) if self.hold is not None else ()
+
+    async def addresses(self) -> tuple[str, ...]:
+        """All addresses of the pod's netns, () while that is not held."""
+        async with self._busy:
+            return await self._kernel.addresses(self.hold) if self.hold is not None else ()
+
+    async def _look_closely(self) -> None:
+        self._full = True
+        await self._look()
 
     async def _sleep(self) -> None:
         due = min((at for at in (self._due, self._survey_due) if at is not None), default=None)
@@ -144,7 +180,7 @@ class Keeper:
             return self._orphan()
         self.key = pod.key
         self.derivation = self._duty.derive(pod)
-        planned = self._duty.plan(pod, self.derivation)
+        planned = self._duty.plan(pod, self.derivation, self._takeover)
         try:
             await self._pursue(pod, planned)
         except Exception as error:  # noqa: BLE001 - a pod that fails is retried, whatever it was
@@ -212,6 +248,7 @@ class Keeper:
             add_only=not self._duty.listed,
             full=self._full,
             ipv6=spec.ipv6 if spec is not None else False,
+            remove=self._duty.removing,
         )
         sight: Sight | None = None
         began = time.monotonic()

@@ -7,9 +7,10 @@ that is new waits for the child that runs libnftables.
 from agent.core.reasons import Complaint
 from agent.core.redirect import RedirectSpec
 from agent.core.tally import Counters
+from agent.node.addresses import addresses
 from agent.node.hold import Hold, Place
 from agent.node.lanes import Lanes, on
-from agent.node.leftovers import cleanup
+from agent.node.leftovers import Leftover, cleanup, find
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
@@ -59,6 +60,14 @@ class Kernel:
     ) -> tuple[Complaint, ...]:
         return await on(self.lanes.kernel, survey, hold.fd, spec, ips, close_wait)
 
+    async def leftovers(self, hold: Hold) -> tuple[Leftover, ...]:
+        """What linkerd-init left; changes nothing. NftError, LegacyToolFailed."""
+        return await on(self.lanes.kernel, find, hold.nft, hold.fd)
+
+    async def addresses(self, hold: Hold) -> tuple[str, ...]:
+        """All addresses of the netns, loopback too. AddressesUnreadableError."""
+        return await on(self.lanes.kernel, _addresses, hold)
+
     async def clean(self, hold: Hold) -> tuple[str, ...]:
         """Remove what linkerd-init left. Only for a pod whose own table is verified."""
         return await on(self.lanes.kernel, cleanup, hold.nft, hold.fd)
@@ -73,6 +82,10 @@ class Kernel:
     def stop(self) -> None:
         self.lanes.stop()
         self._compiler.close()
+
+
+def _addresses(hold: Hold) -> tuple[str, ...]:
+    return tuple(sorted({entry.address for entry in addresses(hold.fd)}))
 
 
 def _generations(holds: list[Hold]) -> list[int | None]:

@@ -28,7 +28,6 @@ _ASK = struct.Struct("=BBBBI48x")  # inet_diag_req_v2: family, protocol, ext, pa
 _ANSWER = struct.Struct("=BBBBHH16s16sI8xIIIII")  # inet_diag_msg; ports are big-endian
 _STATUS = struct.Struct("=i")  # 0 or a negative errno
 
-_ANY = bytes(16)
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -109,11 +108,11 @@ def _listener(body: bytes) -> _Listener:
         return _Listener(port, uid, v4=True, v6=False)
     if source.startswith(_MAPPED):  # an IPv6 socket bound to an IPv4 address, as Java makes them
         return _Listener(port, uid, v4=True, v6=False)
-    dual = source == _ANY and not _v6only(body)
-    return _Listener(port, uid, v4=dual, v6=True)
+    return _Listener(port, uid, v4=not _v6only(body), v6=True)
 
 
 def _v6only(body: bytes) -> bool:
+    """IPV6_V6ONLY, which the kernel also sets itself for a socket bound to one IPv6 address."""
     return any(kind == INET_DIAG_SKV6ONLY and data != b"\0" for kind, data in attrs(body[_ANSWER.size :]))
 
 

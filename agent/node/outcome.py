@@ -84,13 +84,12 @@ def _verdict(plan: Plan, sight: Sight, writes: bool) -> tuple[Phase, Reason, str
             return Phase.PENDING, _passive(writes), f"to be drained: {plan.message}", "nftables"
         message = f"{plan.message}: new connections are direct, old ones keep their proxy"
         return Phase.APPLIED, Reason.DRAINING, message, "nftables"
-    if sight.result in ("differs", "absent"):
-        what = (
-            "is not redirected"
-            if sight.result == "absent"
-            else "differs: " + "; ".join(sight.differences[:3])
-        )
-        return Phase.PENDING, _passive(writes), f"the table {what}", "nftables"
+    if sight.result == "absent":
+        return Phase.PENDING, _passive(writes), "the pod is not redirected", "nftables"
+    if sight.result == "differs":
+        message = f"the table differs: {'; '.join(sight.differences[:3])}"
+        phase = Phase.PENDING if writes else Phase.FAILED
+        return phase, Reason.NOT_LISTED if writes else Reason.DRIFTED, message, "nftables"
     return Phase.APPLIED, Reason.REDIRECTED, "", "nftables"
 
 

@@ -23,7 +23,8 @@ OUR_PRIORITY = -101
 class Order(msgspec.Struct, frozen=True):
     """What a visit is to achieve. `template` is the rule set wanted (the drain table for CLEAR);
     `flags` the table flags wanted; `write` False compares only; `add_only` leaves a table that is there
-    as it is; `full` compares even when the generation has not moved."""
+    as it is; `full` compares even when the generation has not moved; `remove` makes CLEAR delete the
+    table instead of draining it."""
 
     goal: Goal
     template: Template
@@ -32,6 +33,7 @@ class Order(msgspec.Struct, frozen=True):
     add_only: bool = False
     full: bool = False
     ipv6: bool = False
+    remove: bool = False
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,10 @@ def visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
 def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     absent = not hold.text and datapath.observe(hold.nft, order.template, order.flags).absent
     if order.goal is Goal.CLEAR and absent:
+        return Sight(result="nothing")
+    if order.goal is Goal.CLEAR and order.remove:
+        datapath.remove(hold.nft)
+        hold.text = ""
         return Sight(result="nothing")
     if order.add_only and not absent:
         return _look(hold, datapath, order)

@@ -1,6 +1,5 @@
 """Run one case: settings, verdicts, real traffic, and what the case says besides."""
 
-import contextlib
 import re
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from tests.cases.settings import differences
 from tests.cases.wire import Seen, connection, disagreements, observe
 from tests.lab.addresses import FAMILIES, Addresses, Family
 from tests.lab.pod import pod_and_world
-from tests.lab.probe import open_standin
+from tests.lab.probe import opened_standin
 from tests.lab.standin import Endpoint
 from tests.lab.way import NotOnAWireError, Probe
 
@@ -137,14 +136,11 @@ def _on_wire(case: Case, spec: RedirectSpec, datapath: Datapath, findings: Findi
     with (
         pod_and_world(_addresses(case, spec), case.addresses, user_namespace=user_namespace) as pod,
         datapath.opened(pod.path) as nft,
-        contextlib.ExitStack() as stack,
+        opened_standin(pod, inbound=inbound, outbound=outbound, uid=spec.proxy_uid) as standin,
     ):
         for interface in case.interfaces:
             pod.link(interface)
         datapath.install(nft, spec)
-        standin = open_standin(pod, inbound=inbound, outbound=outbound, uid=spec.proxy_uid)
-        for listener in standin:
-            stack.enter_context(listener.socket)
         for step, probe in _probes(case, spec):
             try:
                 seen = observe(pod, standin, nft, spec, _placed(probe, pod.address))

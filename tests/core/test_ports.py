@@ -8,6 +8,7 @@ from agent.core.ports import (
     ListenAddress,
     ParsedPorts,
     PortSet,
+    Range,
     Subnets,
     list_complaints,
     named,
@@ -50,7 +51,7 @@ def members(ports: PortSet) -> set[int]:
     return {port for low, high in ports.ranges for port in range(low, high + 1)}
 
 
-def naive(entries: list[int | tuple[int, int]]) -> set[int]:
+def naive(entries: list[int | Range]) -> set[int]:
     return {
         port
         for entry in entries
@@ -59,7 +60,7 @@ def naive(entries: list[int | tuple[int, int]]) -> set[int]:
 
 
 @given(ranges, ranges, port)
-def test_a_port_set_is_a_set(left, right, probe):
+def test_a_port_set_is_a_set(left: list[int | Range], right: list[int | Range], probe: int) -> None:
     one, two = PortSet.of(*left), PortSet.of(*right)
     assert members(one) == naive(left)
     assert members(one | two) == naive(left) | naive(right)
@@ -69,19 +70,19 @@ def test_a_port_set_is_a_set(left, right, probe):
 
 
 @given(ranges)
-def test_a_port_set_prints_what_it_parses(entries):
+def test_a_port_set_prints_what_it_parses(entries: list[int | Range]) -> None:
     ports = PortSet.of(*entries)
     assert parse_ports(str(ports)) == ParsedPorts(ports)
     assert ",".join(ports.elements()) == str(ports)
 
 
-def test_adjacent_ranges_are_merged():
+def test_adjacent_ranges_are_merged() -> None:
     assert PortSet.of(23, 22, (24, 30), (1, 3)).ranges == ((1, 3), (22, 30))
     assert str(PortSet.of(22, (9000, 9010))) == "22,9000-9010"
 
 
 @pytest.mark.parametrize("wrong", [((2, 1),), ((1, 2), (3, 4)), ((5, 6), (1, 2)), ((-1, 2),), ((1, 65536),)])
-def test_the_constructor_takes_the_canonical_form_only(wrong):
+def test_the_constructor_takes_the_canonical_form_only(wrong: tuple[Range, ...]) -> None:
     with pytest.raises(ValueError, match="cannot take"):
         PortSet(wrong)
 
@@ -96,7 +97,7 @@ def test_the_constructor_takes_the_canonical_form_only(wrong):
         ((), False),
     ],
 )
-def test_everything_leaves_no_usable_port_out(ranges, everything):
+def test_everything_leaves_no_usable_port_out(ranges: tuple[Range, ...], everything: bool) -> None:
     assert PortSet(ranges).everything is everything
 
 
@@ -120,12 +121,12 @@ def test_everything_leaves_no_usable_port_out(ranges, everything):
         (None, ""),
     ],
 )
-def test_lists_that_are_read_whole(value, ports):
+def test_lists_that_are_read_whole(value: object, ports: str) -> None:
     parsed = parse_ports(value)
     assert (str(parsed.ports), parsed.invalid, parsed.blank) == (ports, (), False)
 
 
-def test_c01_any_number_of_entries_is_one_merged_set():
+def test_c01_any_number_of_entries_is_one_merged_set() -> None:
     singles = [str(2 * at) for at in range(1000, 1040)]
     spans = [f"{low}-{low + 10}" for low in range(30_000, 30_100, 10)]
     parsed = parse_ports(",".join(["9000-9010", "9005", "1-79", "443", *reversed(singles), *spans]))
@@ -140,14 +141,14 @@ def test_c01_any_number_of_entries_is_one_merged_set():
 @pytest.mark.parametrize(
     "value", [[4190, "4191", "4567-4568"], "4190,4191,4567-4568", ["4190,4191", "4567-4568"]]
 )
-def test_c02_numbers_texts_and_ranges_mix(value):
+def test_c02_numbers_texts_and_ranges_mix(value: object) -> None:
     assert parse_ports(value) == ParsedPorts(PortSet.of((4190, 4191), (4567, 4568)))
 
 
 @pytest.mark.parametrize(
     "value", [[80, True], [80, 1.5], [80, None], [80, ["81"]], [80, {"a": 1}], [80, 10**6000]]
 )
-def test_c02_other_values_are_refused_one_by_one(value):
+def test_c02_other_values_are_refused_one_by_one(value: object) -> None:
     parsed = parse_ports(value)
     assert parsed.ports == PortSet.of(80)
     assert len(parsed.invalid) == 1
@@ -164,13 +165,15 @@ def test_c02_other_values_are_refused_one_by_one(value):
         ([""], True, ()),
     ],
 )
-def test_c13_empty_blank_and_invalid_are_told_apart(value, blank, invalid):
+def test_c13_empty_blank_and_invalid_are_told_apart(
+    value: object, blank: bool, invalid: tuple[str, ...]
+) -> None:
     parsed = parse_ports(value)
     assert (parsed.ports, parsed.blank, parsed.invalid) == (PortSet(), blank, invalid)
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_c14_hostile_text_is_refused_and_named_short(value):
+def test_c14_hostile_text_is_refused_and_named_short(value: object) -> None:
     parsed = parse_ports(value)
     assert parsed.ports == PortSet()
     assert len(parsed.invalid) == 1
@@ -180,7 +183,7 @@ def test_c14_hostile_text_is_refused_and_named_short(value):
     assert len(complaint.message) < 200
 
 
-def test_c14_many_bad_entries_make_a_short_message():
+def test_c14_many_bad_entries_make_a_short_message() -> None:
     parsed = parse_ports(",".join(f"bad{at}" for at in range(5000)))
     assert len(parsed.invalid) == 5000
     (complaint,) = list_complaints(parsed, "skip-outbound-ports", "pod annotation")
@@ -196,7 +199,7 @@ listish = st.text(alphabet="0123456789-, \t\nab:./[]%")
 
 
 @given(json | listish)
-def test_reading_never_raises(value):
+def test_reading_never_raises(value: object) -> None:
     for parsed in (parse_ports(value), parse_subnets(value)):
         assert all(complaint.message.isprintable() for complaint in list_complaints(parsed, "a", "b"))
     if isinstance(value, str):
@@ -205,7 +208,7 @@ def test_reading_never_raises(value):
 
 
 @given(listish)
-def test_upstream_reads_the_same_unless_an_entry_is_named(text):
+def test_upstream_reads_the_same_unless_an_entry_is_named(text: str) -> None:
     parsed = parse_ports(text)
     if not parsed.invalid and not parsed.differs:
         assert parsed.ports == upstream_ports(text)
@@ -226,11 +229,11 @@ def test_upstream_reads_the_same_unless_an_entry_is_named(text):
         ("", ""),
     ],
 )
-def test_what_linkerd_init_makes_of_a_list(text, ports):
+def test_what_linkerd_init_makes_of_a_list(text: str, ports: str) -> None:
     assert str(upstream_ports(text)) == ports
 
 
-def test_entries_that_upstream_drops_are_named():
+def test_entries_that_upstream_drops_are_named() -> None:
     parsed = parse_ports("3306, 5432 , 6379")
     assert parsed.differs == (" 5432 ", " 6379")
     assert str(parsed.ports) == "3306,5432,6379"
@@ -254,17 +257,17 @@ def test_entries_that_upstream_drops_are_named():
         (None, Subnets()),
     ],
 )
-def test_subnets_that_are_read_whole(value, subnets):
+def test_subnets_that_are_read_whole(value: object, subnets: Subnets) -> None:
     parsed = parse_subnets(value)
     assert (parsed.subnets, parsed.invalid, parsed.blank) == (subnets, (), False)
 
 
-def test_c07_blanks_and_host_bits_are_accepted():
+def test_c07_blanks_and_host_bits_are_accepted() -> None:
     assert parse_subnets(" 10.1.0.0/16 ,10.2.0.0/16 ").subnets == Subnets(v4=("10.1.0.0/16", "10.2.0.0/16"))
     assert parse_subnets("10.1.0.7/16").subnets == Subnets(v4=("10.1.0.0/16",))
 
 
-def test_c07_an_address_without_length_is_refused_with_the_remedy():
+def test_c07_an_address_without_length_is_refused_with_the_remedy() -> None:
     parsed = parse_subnets("10.1.2.3, 10.0.0.0/8, FD99::1")
     assert parsed.subnets == Subnets(v4=("10.0.0.0/8",))
     assert parsed.invalid == ("10.1.2.3", " FD99::1")
@@ -290,13 +293,13 @@ def test_c07_an_address_without_length_is_refused_with_the_remedy():
         "/8",
     ],
 )
-def test_c14_subnets_that_are_refused(text):
+def test_c14_subnets_that_are_refused(text: str) -> None:
     parsed = parse_subnets(text)
     assert (parsed.subnets, len(parsed.invalid), parsed.bare) == (Subnets(), 1, ())
 
 
 @pytest.mark.parametrize("value", [" ", ",", [" "]])
-def test_c13_a_blank_subnet_list_is_empty_and_said(value):
+def test_c13_a_blank_subnet_list_is_empty_and_said(value: object) -> None:
     assert parse_subnets(value).blank
     (complaint,) = list_complaints(parse_subnets(value), "skip-subnets", "pod annotation")
     assert complaint.reason is Reason.INVALID_ANNOTATION
@@ -321,11 +324,11 @@ def test_c13_a_blank_subnet_list_is_empty_and_said(value):
         ("", None),
     ],
 )
-def test_listen_addresses(text, addresses):
+def test_listen_addresses(text: str, addresses: tuple[ListenAddress, ...] | None) -> None:
     assert parse_listen(text) == addresses
 
 
-def test_named_quotes_and_bounds():
+def test_named_quotes_and_bounds() -> None:
     assert named(["a\n", "b'"]) == "'a\\n', \"b'\""
     assert named(["x" * 1000]) == "'xxxxxxxxxxxxxxxxxxxx... (1000 characters)'"
     assert named([str(at) for at in range(9)]).endswith("'7' and 1 more")

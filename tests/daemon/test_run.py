@@ -166,7 +166,7 @@ def test_the_hosts_netns_is_refused(tmp_path: Path) -> None:
         manifest["metadata"]["annotations"]["pointsman.io/netns"] = f"/proc/{os.getpid()}/ns/net"
         one.put(manifest)
         one.wait_reason("default/web", "NetnsMismatch")
-        assert "host" in one.pod("default/web")["status"]["message"]
+        assert "the node's own network namespace" in one.pod("default/web")["status"]["message"]
 
 
 def test_two_pods_never_share_a_netns(tmp_path: Path, pod: str) -> None:

@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -41,12 +42,17 @@ class Arrival(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def open_standin(
+@contextlib.contextmanager
+def opened_standin(
     pod: Pod, *, inbound: int = 4143, outbound: int = 4140, uid: int = 2102
-) -> tuple[Listener, ...]:
-    """The stand-in's listeners (TCP, and UDP to catch what must not come) in the pod's namespace."""
+) -> Iterator[tuple[Listener, ...]]:
+    """The stand-in's listeners in the pod's namespace: TCP, and UDP to catch what must not come."""
     ports = {"inbound": inbound, "outbound": outbound}
-    return inside(pod.name, lambda: open_listeners(ports, ("tcp", "udp")), uid=pod.uid_base + uid)
+    listeners = inside(pod.name, lambda: open_listeners(ports, ("tcp", "udp")), uid=pod.uid_base + uid)
+    with contextlib.ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener.socket)
+        yield listeners
 
 
 def send(pod: Pod, standin: tuple[Listener, ...], probe: Probe, way: Way) -> Arrival:

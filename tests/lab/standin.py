@@ -8,6 +8,8 @@ In a test, `open_listeners` gives the same sockets without a process.
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import json
 import os
 import socket
@@ -51,8 +53,10 @@ def original_destination(connection: socket.socket) -> Endpoint | None:
         raw = connection.getsockopt(socket.IPPROTO_IPV6, SO_ORIGINAL_DST, 28)
         _, port, _, packed = struct.unpack("!HHI16s", raw[:24])
         return socket.inet_ntop(socket.AF_INET6, packed), port
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOPROTOOPT):
+            return None
+        raise
 
 
 def bind(family: Family, address: str, port: int, protocol: str = "tcp") -> socket.socket:
@@ -78,15 +82,19 @@ def open_listeners(ports: dict[str, int], protocols: tuple[str, ...] = ("tcp",))
     """Sockets of `ports` (listener name -> port), IPv4 and IPv6, in the caller's namespace and with its ids.
 
     The outbound listener is on loopback, as the real proxy's is; all others are on any address.
+    Where the namespace has no IPv6, there are IPv4 sockets only.
     """
     opened: list[Listener] = []
     with contextlib.ExitStack() as stack:
-        for name, port in ports.items():
-            for family in FAMILIES:
-                for protocol in protocols:
-                    address = (_LOOPBACK if name == "outbound" else _ANY)[family]
-                    bound = stack.enter_context(bind(family, address, port, protocol))
-                    opened.append(Listener(name=name, family=family, protocol=protocol, socket=bound))
+        for (name, port), family, protocol in itertools.product(ports.items(), FAMILIES, protocols):
+            address = (_LOOPBACK if name == "outbound" else _ANY)[family]
+            try:
+                bound = stack.enter_context(bind(family, address, port, protocol))
+            except OSError as error:
+                if family == 6 and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    continue
+                raise
+            opened.append(Listener(name=name, family=family, protocol=protocol, socket=bound))
         stack.pop_all()
     return tuple(opened)
 

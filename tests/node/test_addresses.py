@@ -204,6 +204,7 @@ def test_close_wait_on_a_read_only_proc(fd: int, tmp_path: Path) -> None:
 
 
 def test_close_wait_without_conntrack(fd: int, tmp_path: Path) -> None:
+    Path(tmp_path, *CLOSE_WAIT_FILE).parent.mkdir(parents=True)
     with pytest.raises(SysctlError, match="the kernel has no conntrack yet") as caught:
         set_close_wait(fd, 60, proc=str(tmp_path))
     assert caught.value.errno == errno.ENOENT

@@ -294,6 +294,7 @@ def test_open_proves_the_address(pod: Pod) -> None:
     fd = open_sandbox(sandbox, ["fd99::2", "10.99.0.2"])
     assert identify(fd) == id_of(name)
     os.close(fd)
+    os.close(open_sandbox(sandbox, ["::ffff:10.99.0.2"]))
     with pytest.raises(NetnsMismatch, match=r"holds none of 10\.99\.0\.3"):
         open_sandbox(sandbox, ["10.99.0.3"])
     with pytest.raises(NoAddressYet, match="no IP yet"):

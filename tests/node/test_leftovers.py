@@ -1,7 +1,11 @@
 """linkerd-init's twelve commands, stopped after each of them, by every iptables that is here."""
 
+import errno
+import functools
 import os
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,16 +71,27 @@ class Place:
             self.run(*command)
 
     def foreign(self, binary: str) -> None:
+        """Rules of somebody else, with counters that are not 0."""
         for rule in FOREIGN:
             self.run(binary, *rule)
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with inside(self.name, functools.partial(socket.socket, family)) as client:
+                assert client.connect_ex((address, 7)) == errno.ECONNREFUSED
 
     def snapshot(self) -> str:
-        """All rules of all kinds, with their counters; handles are kept out by neither tool."""
+        """All rules of all kinds, with handles where there are any and with their counters.
+
+        Policy counters are left out: iptables-legacy itself sets them to 0 when it adds a chain.
+        """
+        nft = self.run("nft", "-a", "list", "ruleset")
         legacy = [
-            self.run(f"{binary}-save", "-c") for binary in BINARIES if "legacy" in binary and legacy_works
+            line for binary in BINARIES if "legacy" in binary and legacy_works for line in self.saved(binary)
         ]
-        lines = (self.run("nft", "-a", "list", "ruleset") + "".join(legacy)).splitlines()
-        return "\n".join(line for line in lines if not line.startswith("#"))
+        return nft + "\n".join(re.sub(r"^(:\S+ \S+) .*", r"\1", line) for line in legacy)
+
+    def saved(self, binary: str) -> list[str]:
+        """Lines of iptables-save, without its comments and their times."""
+        return [line for line in self.run(f"{binary}-save", "-c").splitlines() if not line.startswith("#")]
 
     def close(self) -> None:
         self.nl.close()
@@ -153,6 +168,18 @@ def test_cleanup_takes_out_exactly_these(place: Place, binary: str, count: int) 
 
 
 @needs_legacy
+def test_counters_of_a_legacy_table_stay(place: Place) -> None:
+    place.init("iptables-legacy")
+    place.foreign("iptables-legacy")
+    before = place.saved("iptables-legacy")
+    assert ":POSTROUTING ACCEPT [1:60]" in before
+    assert any(line.startswith("[1:60] -A OUTPUT") and "KEEP" in line for line in before)
+    place.cleanup()
+    ours = re.compile(r'(^:|-A |[^"]-j )PROXY_INIT')
+    assert place.saved("iptables-legacy") == [line for line in before if not ours.search(line)]
+
+
+@needs_legacy
 def test_all_flavours_at_once(place: Place) -> None:
     for binary in BINARIES:
         place.init(binary)
@@ -184,6 +211,13 @@ def test_outbound_only(place: Place) -> None:
     for command in COMMANDS("iptables-nft")[5:]:
         place.run(*command)
     assert place.find() == (Leftover("nft", 4, "outboundOnly", ("PROXY_INIT_OUTPUT",), None, 4140),)
+
+
+def test_jump_from_another_hook_is_no_redirect(place: Place) -> None:
+    for command in COMMANDS("iptables-nft")[:4]:
+        place.run(*command)
+    place.run("iptables-nft", "-t", "nat", "-A", "OUTPUT", "-j", "PROXY_INIT_REDIRECT")
+    assert place.find() == (Leftover("nft", 4, "partial", ("PROXY_INIT_REDIRECT",), 4143),)
 
 
 def test_flushed_chain_redirects_nothing(place: Place) -> None:
@@ -220,6 +254,9 @@ def test_native_nft_rules(place: Place) -> None:
         table ip nat { chain PROXY_INIT_REDIRECT { counter
             }
         }
+        table ip other { chain PROXY_INIT_OUTPUT { counter
+            }
+        }
         table inet nat { chain PROXY_INIT_OUTPUT { counter
             }
         }""",
@@ -230,7 +267,7 @@ def test_native_nft_rules(place: Place) -> None:
     )
     place.cleanup()
     assert place.find() == ()
-    assert "table inet nat" in place.snapshot(), "linkerd-init never writes family inet"
+    assert place.snapshot().count("chain PROXY_INIT_OUTPUT") == 2, "linkerd-init never writes there"
 
 
 def test_b12_both_families_go_in_one_transaction(place: Place) -> None:

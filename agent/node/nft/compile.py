@@ -18,8 +18,10 @@ from agent.node.nft.records import Record
 from agent.node.nft.scratch import Compiled, Ended, Ready, receive, send
 
 CHILD = "agent.node.nft.scratch"
+GRACE = 2.0
+"""Seconds that the child has to end by itself."""
 SHOWN = 4_000
-"""Characters of a refused text in the error's message."""
+"""Characters of the script, and of what libnftables says, in the text of an error."""
 
 
 class CompileError(Exception):
@@ -27,8 +29,13 @@ class CompileError(Exception):
 
     def __init__(self, message: str, text: str = "") -> None:
         self.text = text
-        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}\n... ({len(text)} characters)"
-        super().__init__(f"{message}\nscript:\n{shown}" if text else message)
+        # libnftables repeats the line that it refuses, however long.
+        script = f"\nscript:\n{_shortened(text)}" if text else ""
+        super().__init__(_shortened(message) + script)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n... ({len(text)} characters)"
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -163,7 +170,7 @@ class _Child:
         """Close, wait, and say how it ended: exit status and its last words."""
         self._peer.close()
         try:
-            _, words = self._process.communicate(timeout=2)
+            _, words = self._process.communicate(timeout=GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             _, words = self._process.communicate()

@@ -132,6 +132,24 @@ class NftDatapath:
             )
         raise NftError(errno.EINTR, f"keep table inet {TABLE}: changed by others during {TRIES} attempts")
 
+    def remove(self, nl: Nft) -> None:
+        """Delete the table, if it is there: connections that it redirected are reset.
+
+        Raises OwnedByAnother or NftError (transient when others' changes kept overtaking).
+        """
+        for _ in range(TRIES):
+            state = self._read(nl, TABLE)
+            if not state.records:
+                return
+            if state.owner not in (0, nl.portid):
+                raise OwnedByAnother(f"cannot remove table inet {TABLE}: socket {state.owner} owns it")
+            try:
+                nl.commit(batch((), state.records, generation=state.generation))
+            except NftError as error:
+                if not error.transient:
+                    raise
+        raise NftError(errno.EINTR, f"remove table inet {TABLE}: changed by others during {TRIES} attempts")
+
 
 def _after(
     done: Applied,

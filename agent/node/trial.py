@@ -1,0 +1,50 @@
+"""A trial connection from inside a pod's netns: proof that outbound TCP is redirected, not only that
+rules are there.
+
+The address is reserved for documentation and never answers. The SYN passes the output hook before
+`connect` returns, so the kernel's counter tells at once, whether or not a proxy listens.
+"""
+
+import errno
+import os
+import socket
+
+import msgspec
+
+from agent.core.names import TABLE
+from agent.core.redirect import RedirectSpec
+from agent.node.hold import Hold
+from agent.node.netns import run_in
+
+TARGET = "192.0.2.2"
+FIRST_PORT = 1404
+NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """`result`: "redirected", "escaped" or "unverifiable"; `why` in one sentence."""
+
+    result: str
+    why: str
+
+
+def trial(hold: Hold, spec: RedirectSpec) -> Trial:
+    """Try one connection and compare the counter of redirected connections before and after."""
+    port = next((p for p in range(FIRST_PORT, 1 << 16) if p not in spec.skip_outbound), None)
+    if port is None:
+        return Trial("unverifiable", "every outbound port is skipped")
+    if spec.proxy_uid == 0:
+        return Trial("unverifiable", "the proxy runs as root, as this trial does, and is exempt")
+    before = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+    code = run_in(hold.fd, lambda: _connect(port))
+    after = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+    if after > before:
+        return Trial("redirected", f"a connection to {TARGET}:{port} was counted by out_redirect")
+    if code in NO_ROUTE:
+        return Trial("unverifiable", f"the pod has no route to {TARGET}: {os.strerror(code)}")
+    return Trial("escaped", f"a connection to {TARGET}:{port} was not counted by out_redirect")
+
+
+def _connect(port: int) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as one:
+        return one.connect_ex((TARGET, port))
