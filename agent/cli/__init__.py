@@ -9,24 +9,49 @@ import importlib
 import click
 
 COMMANDS = {
-    "run": "agent.cli.run",
+    name: f"agent.cli.{name}"
+    for name in (
+        "run",
+        "check",
+        "redirections",
+        "explain",
+        "redirect",
+        "cleanup",
+        "uninstall",
+        "version",
+        "completion",
+    )
 }
+
+ENVIRONMENT = "POINTSMAN"
+"""`--run-dir` of every command is also $POINTSMAN_RUN_DIR."""
 
 
 class Lazy(click.Group):
     """A group whose commands are imported on use: module `agent.cli.X` holds the command `command`."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         command = importlib.import_module(COMMANDS[cmd_name]).command
         assert isinstance(command, click.Command)
+        command.context_settings.setdefault("auto_envvar_prefix", ENVIRONMENT)
         return command
 
 
-@click.command(cls=Lazy, context_settings={"auto_envvar_prefix": "POINTSMAN", "max_content_width": 110})
+@click.command(
+    cls=Lazy,
+    context_settings={
+        "auto_envvar_prefix": ENVIRONMENT,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+    },
+)
 def main() -> None:
-    """Keeps every meshed pod's TCP on its way through the proxy, from the node."""
+    """Keeps every meshed pod's TCP on its way through the proxy, from the node.
+
+    Exit codes: 0 fine, 1 a problem was found, 2 wrong usage.
+    """

@@ -9,26 +9,120 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli.types import Port, Ports, SubnetList
-from agent.core.redirect import NodeDefaults
+from agent.core.redirect import LAST_ID, NodeDefaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = (
-    click.option("--incoming-proxy-port", type=Port(), default=4143, show_default=True, help="Inbound port of proxies that do not say."),
-    click.option("--outgoing-proxy-port", type=Port(), default=4140, show_default=True, help="Outbound port of proxies that do not say."),
-    click.option("--proxy-control-port", type=Port(), default=4190, show_default=True, help="Control port: never redirected."),
-    click.option("--proxy-admin-port", type=Port(), default=4191, show_default=True, help="Admin port: never redirected."),
-    click.option("--proxy-uid", type=click.IntRange(0, 2**32 - 2), default=2102, show_default=True, help="User of proxies that do not say."),
-    click.option("--proxy-gid", type=click.IntRange(-1, 2**32 - 2), default=-1, show_default=True, help="Group that is never redirected; -1 for none."),
-    click.option("--ports-to-redirect", type=Ports(), default="", help="Redirect only these inbound ports. [default: all]"),
-    click.option("--inbound-ports-to-ignore", type=Ports(), default="4567,4568", show_default=True, help="Inbound ports left alone."),
-    click.option("--outbound-ports-to-ignore", type=Ports(), default="4567,4568", show_default=True, help="Outbound ports left alone."),
-    click.option("--subnets-to-ignore", type=SubnetList(), default="", help="Sources of inbound connections left alone. [default: none]"),
-    click.option("--ipv6", type=click.Choice(["auto", "true", "false"]), default="auto", show_default=True, help="Redirect IPv6; auto: as the proxy listens."),
-    click.option("--local-only/--no-local-only", default=True, show_default=True, help="Redirect inbound only what is addressed to the pod itself."),
-    click.option("--exclude-namespaces", default="", help="Namespaces whose pods are left alone, comma separated."),
-    click.option("--takeover/--no-takeover", default=False, show_default=True, help="Replace complete rules of linkerd-init, too."),
-)  # fmt: skip
+    click.option(
+        "--incoming-proxy-port",
+        type=Port(),
+        default=4143,
+        show_default=True,
+        help="Inbound port of proxies that do not say.",
+    ),
+    click.option(
+        "--outgoing-proxy-port",
+        type=Port(),
+        default=4140,
+        show_default=True,
+        help="Outbound port of proxies that do not say.",
+    ),
+    click.option(
+        "--proxy-control-port",
+        type=Port(),
+        default=4190,
+        show_default=True,
+        help="Control port: never redirected.",
+    ),
+    click.option(
+        "--proxy-admin-port",
+        type=Port(),
+        default=4191,
+        show_default=True,
+        help="Admin port: never redirected.",
+    ),
+    click.option(
+        "--proxy-uid",
+        type=click.IntRange(0, LAST_ID),
+        default=2102,
+        show_default=True,
+        help="User of proxies that do not say.",
+    ),
+    click.option(
+        "--proxy-gid",
+        type=click.IntRange(-1, LAST_ID),
+        default=-1,
+        show_default=True,
+        help="Group that is never redirected; -1 for none.",
+    ),
+    click.option(
+        "--ports-to-redirect",
+        type=Ports(),
+        default="",
+        help="Redirect only these inbound ports. [default: all]",
+    ),
+    click.option(
+        "--inbound-ports-to-ignore",
+        type=Ports(),
+        default="4567,4568",
+        show_default=True,
+        help="Inbound ports left alone.",
+    ),
+    click.option(
+        "--outbound-ports-to-ignore",
+        type=Ports(),
+        default="4567,4568",
+        show_default=True,
+        help="Outbound ports left alone.",
+    ),
+    click.option(
+        "--subnets-to-ignore",
+        type=SubnetList(),
+        default="",
+        help="Sources of inbound connections left alone. [default: none]",
+    ),
+    click.option(
+        "--ipv6",
+        type=click.Choice(["auto", "true", "false"]),
+        default="auto",
+        show_default=True,
+        help="Redirect IPv6; auto: as the proxy listens.",
+    ),
+    click.option(
+        "--local-only/--no-local-only",
+        default=True,
+        show_default=True,
+        help="Redirect inbound only what is addressed to the pod itself.",
+    ),
+    click.option(
+        "--exclude-namespaces",
+        default="",
+        help="Namespaces whose pods are left alone, comma separated.",
+    ),
+    click.option(
+        "--takeover/--no-takeover",
+        default=False,
+        show_default=True,
+        help="Replace complete rules of linkerd-init, too.",
+    ),
+)
+
+FLAGS = {
+    "inbound_port": "--incoming-proxy-port",
+    "outbound_port": "--outgoing-proxy-port",
+    "control_port": "--proxy-control-port",
+    "admin_port": "--proxy-admin-port",
+    "proxy_uid": "--proxy-uid",
+    "proxy_gid": "--proxy-gid",
+    "skip_inbound": "--inbound-ports-to-ignore",
+    "skip_outbound": "--outbound-ports-to-ignore",
+    "skip_subnets": "--subnets-to-ignore",
+    "only_inbound": "--ports-to-redirect",
+    "ipv6": "--ipv6",
+    "local_only": "--local-only",
+}
+"""The flag that sets each node default."""
 
 
 def options(function: F) -> F:
@@ -59,4 +153,5 @@ def node_defaults(values: dict[str, Any]) -> NodeDefaults:
         local_only=values.pop("local_only"),
         exclude_namespaces=frozenset(name.strip() for name in excluded.split(",") if name.strip()),
         takeover=values.pop("takeover"),
+        hold_before_proxy=values.pop("before_proxy") == "hold",
     )

@@ -8,26 +8,15 @@ from typing import Any
 import click
 
 from agent import log
-from agent.cli import defaults
-from agent.cli.types import Address, FilesDirectory, Seconds
+from agent.cli import defaults, options
+from agent.cli.types import Address, Seconds
 from agent.daemon import Daemon
 from agent.settings import Settings
 
 
 @click.command("run")
-@click.option(
-    "--source",
-    type=FilesDirectory(),
-    required=True,
-    help="Where cluster objects come from: files:DIR, a directory of manifests.",
-)
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    default=Path("/run/pointsman"),
-    show_default=True,
-    help="Directory of the agent's socket and the writer's lock.",
-)
+@options.source(required=True, text="Where cluster objects come from: files:DIR, a directory of manifests.")
+@options.run_dir
 @click.option(
     "--admin-address",
     type=Address(),
@@ -104,15 +93,15 @@ from agent.settings import Settings
     help="Least level that is logged.",
 )
 @defaults.options
-def command(**options: Any) -> None:  # fmt: skip
+def command(**values: Any) -> None:
     """Run the agent: find pods, redirect them, and keep them so."""
-    log.configure(options.pop("log_format"), options.pop("log_level"))
-    node_defaults = defaults.node_defaults(options)
+    log.configure(values.pop("log_format"), values.pop("log_level"))
+    node_defaults = defaults.node_defaults(values)
     settings = Settings(
         defaults=node_defaults,
-        owned_tables=options.pop("table_ownership") == "auto",
-        discover=options.pop("discovery"),
-        **options,
+        owned_tables=values.pop("table_ownership") == "auto",
+        discover=values.pop("discovery"),
+        **values,
     )
     try:
         asyncio.run(Daemon(settings).run())

@@ -1,10 +1,16 @@
 """Parameter types: strict, and each refusal names a valid example."""
 
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import click
 
+from agent.core.names import PodKey
 from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+IP = IPv4Address | IPv6Address
 
 
 class Port(click.ParamType[int, object]):
@@ -90,10 +96,83 @@ class Seconds(click.ParamType[float, object]):
     name = "seconds"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value)
+        unit = _UNITS.get(text[-1:])
         try:
-            seconds = float(str(value).removesuffix("s"))
+            seconds = float(text[:-1] if unit else text) * (unit or 1)
         except ValueError:
             seconds = -1.0
         if not 0 < seconds < 1e6:
-            self.fail(f"cannot take {value!r} as seconds; write a number such as 2 or 0.5", param, ctx)
+            self.fail(
+                f"cannot take {text[:40]!r} as seconds; write a number such as 2, 0.5 or 10m", param, ctx
+            )
         return seconds
+
+
+class PodName(click.ParamType[PodKey, object]):
+    """NAMESPACE/POD."""
+
+    name = "pod"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> PodKey:
+        if isinstance(value, PodKey):
+            return value
+        namespace, _, name = str(value).partition("/")
+        if not namespace or not name or "/" in name:
+            self.fail(
+                f"cannot take {str(value)[:80]!r} as a pod; write NAMESPACE/POD, such as default/web",
+                param,
+                ctx,
+            )
+        return PodKey(namespace, name)
+
+
+class IpAddress(click.ParamType[IP, object]):
+    """An IPv4 or IPv6 address; IPv4 inside IPv6 is IPv4, as it is on the wire."""
+
+    name = "ip"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> IP:
+        address = _address(str(value))
+        if address is None:
+            self.fail(
+                f"cannot take {str(value)[:80]!r} as an IP address; write 10.1.2.3 or fd00::1", param, ctx
+            )
+        return address
+
+
+class Endpoint(click.ParamType[tuple[IP, int], object]):
+    """IP:PORT, with an IPv6 address in brackets."""
+
+    name = "ip:port"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[IP, int]:
+        if isinstance(value, tuple):
+            return value
+        text = str(value)
+        host, _, port = text.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        address = _address(host[1:-1] if bracketed else host)
+        right = address is not None and bracketed == (":" in host)
+        if (
+            address is None
+            or not right
+            or not port.isascii()
+            or not port.isdigit()
+            or not 1 <= int(port) <= 65535
+        ):
+            self.fail(
+                f"cannot take {text[:80]!r} as a destination; write 10.1.2.3:80 or [fd00::1]:443", param, ctx
+            )
+        return address, int(port)
+
+
+def _address(text: str) -> IP | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address

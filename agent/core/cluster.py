@@ -6,7 +6,7 @@ pods are touched, and carries no data: whoever is woken looks again.
 
 from agent.core.names import PodKey
 from agent.core.objects import Drop, Event, Namespace, Object, Pod, Put, Replace, Service
-from agent.core.ports import PortSet
+from agent.core.ports import LAST_PORT, PortSet
 
 API_SERVICE = ("default", "kubernetes")
 
@@ -43,9 +43,10 @@ class Cluster:
         service = self.services.get(API_SERVICE)
         if service is None or not service.spec.ports:
             return None
-        ports = [entry.port for entry in service.spec.ports]
-        ports += [entry.target_port for entry in service.spec.ports if isinstance(entry.target_port, int)]
-        return PortSet.of(*ports)
+        ports: list[int | str | None] = [entry.port for entry in service.spec.ports]
+        ports += [entry.target_port for entry in service.spec.ports]
+        # A named target port is the container's business; a number out of range cannot be a port.
+        return PortSet.of(*(port for port in ports if isinstance(port, int) and 0 <= port <= LAST_PORT))
 
     def _replace(self, kind: type[Object], items: tuple[Object, ...]) -> set[str]:
         present = {_identity(item) for item in items}

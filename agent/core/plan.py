@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from agent.core.names import INIT_CONTAINER
+from agent.core.names import INIT_CONTAINER, PROXY_CONTAINER
 from agent.core.objects import Pod
 from agent.core.reasons import Reason
 from agent.core.redirect import Derivation
@@ -42,6 +42,8 @@ class Plan(msgspec.Struct, frozen=True):
     reason: Reason
     message: str
     init: InitState = InitState.NONE
+    before_proxy: bool = False
+    """Init containers of the application run before the pod's proxy does."""
 
 
 MESSAGES = {
@@ -64,7 +66,14 @@ def plan(pod: Pod, derivation: Derivation, takeover: bool = False) -> Plan:
         return Plan(Goal.WAIT, Reason.INIT_RUNNING, "waiting for its container linkerd-init to end", init)
     if init in (InitState.SUCCEEDED, InitState.UNKNOWN) and not takeover:
         return Plan(Goal.REDIRECT_UNLESS_IPTABLES, Reason.REDIRECTED, "", init)
-    return Plan(Goal.REDIRECT, Reason.REDIRECTED, "", init)
+    return Plan(Goal.REDIRECT, Reason.REDIRECTED, "", init, runs_before_proxy(pod))
+
+
+def runs_before_proxy(pod: Pod) -> bool:
+    """Whether init containers of the application run before the proxy: it is no native sidecar."""
+    native = any(container.name == PROXY_CONTAINER for container in pod.spec.init_containers or ())
+    others = any(not container.name.startswith("linkerd-") for container in pod.spec.init_containers or ())
+    return others and not native
 
 
 def init_state(pod: Pod) -> InitState:

@@ -62,7 +62,8 @@ class RedirectSpec(msgspec.Struct, frozen=True, kw_only=True):
     `skip_subnets` looks at the source of inbound connections only. `only_inbound` is the listed
     mode: other inbound ports stay direct; None redirects every port. `local_only`: packets that are
     routed through the pod stay direct. `pin`: what is skipped stays direct even where nat rules of
-    others, such as leftovers of linkerd-init, would redirect it.
+    others, such as leftovers of linkerd-init, would redirect it. `hold_outbound`: outbound stays direct
+    for now, since init containers run and the proxy does not listen yet.
     """
 
     inbound_port: int
@@ -77,12 +78,14 @@ class RedirectSpec(msgspec.Struct, frozen=True, kw_only=True):
     ipv6: bool
     local_only: bool
     pin: bool = True
+    hold_outbound: bool = False
 
 
 class NodeDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What holds on this node for everything that a pod and its namespace leave open.
 
     `ipv6` None: as the proxy container says. `takeover`: replace complete rules of linkerd-init too.
+    `hold_before_proxy`: where init containers run before the proxy, redirect outbound once it listens.
     """
 
     inbound_port: int = 4143
@@ -99,6 +102,7 @@ class NodeDefaults(msgspec.Struct, frozen=True, kw_only=True):
     local_only: bool = True
     exclude_namespaces: frozenset[str] = frozenset()
     takeover: bool = False
+    hold_before_proxy: bool = False
 
 
 _BUILT_IN = NodeDefaults()

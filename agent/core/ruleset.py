@@ -50,6 +50,7 @@ COUNTERS = (
     Counter("out_skip_proxy", "out", "proxy"),
     Counter("out_skip_lo", "out", "lo"),
     Counter("out_skip_port", "out", "port"),
+    Counter("out_held", "out", "held"),
 )
 """All counters, in every table that redirects, whether a rule uses them or not."""
 
@@ -80,6 +81,7 @@ RULES = (
     "out-proxy-gid",
     "out-lo",
     "out-skip-port",
+    "out-held",
     "out-redirect",
 )
 """Every rule id, in the order in which packets meet the rules. A spec has some of them."""
@@ -127,6 +129,8 @@ def outbound(spec: RedirectSpec) -> tuple[Rule, ...]:
         rules.append(Rule("out-proxy-gid", f"meta skgid {spec.proxy_gid}", skip, "out_skip_proxy"))
     rules.append(Rule("out-lo", 'oifname "lo"', skip, "out_skip_lo"))
     rules.append(Rule("out-skip-port", "tcp dport @out_skip_ports", skip, "out_skip_port"))
+    if spec.hold_outbound:
+        return (*rules, Rule("out-held", "meta l4proto tcp", "return", "out_held"))
     rules.append(
         Rule("out-redirect", "meta l4proto tcp", f"redirect to :{spec.outbound_port}", "out_redirect")
     )

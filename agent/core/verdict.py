@@ -144,6 +144,11 @@ _MATCHES = {
         "skip_outbound",
         "port {packet.port} is on the list of outbound ports to skip",
     ),
+    "out-held": _Match(
+        lambda _spec, _packet: True,
+        "hold_outbound",
+        "outbound is held back from the proxy until it listens on {spec.outbound_port}",
+    ),
     "out-redirect": _Match(
         lambda _spec, _packet: True,
         "outbound_port",

@@ -29,6 +29,8 @@ from agent.node.visit import Order, Sight
 
 SURVEY_FIRST = 2.0
 """Seconds from the first redirect to the first survey: a proxy needs a moment to listen."""
+HELD_PERIOD = 0.2
+"""Seconds between two looks for a proxy for which outbound redirection is held back."""
 PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there; a look is one stat."""
 LAST_RETRY = 30.0
@@ -73,6 +75,7 @@ class Keeper:
         self.uid = uid
         self.key = PodKey("", uid)
         self.derivation: Derivation | None = None
+        self.spec: RedirectSpec | None = None
         self.status = Redirection(since=time.time())
         self.hold: Hold | None = None
         self._duty = duty
@@ -86,12 +89,9 @@ class Keeper:
         self._budget = Budget.full(time.monotonic(), duty.policy.repair_burst, duty.policy.repair_rate)
         self._contested = False
         self._takeover = False
+        self._proxy_listened = False
         self._around: tuple[Complaint, ...] = ()
         self._surveyed: tuple[Complaint, ...] = ()
-
-    @property
-    def spec(self) -> RedirectSpec | None:
-        return self.derivation.spec if self.derivation else None
 
     @property
     def orphaned(self) -> bool:
@@ -181,11 +181,19 @@ class Keeper:
         self.key = pod.key
         self.derivation = self._duty.derive(pod)
         planned = self._duty.plan(pod, self.derivation, self._takeover)
+        self.spec = self._spec_now(self.derivation, planned)
         try:
             await self._pursue(pod, planned)
         except Exception as error:  # noqa: BLE001 - a pod that fails is retried, whatever it was
             self._fail(error)
         return True
+
+    def _spec_now(self, derivation: Derivation, planned: Plan) -> RedirectSpec | None:
+        """The pod's spec, with outbound held back while its proxy is still to come, if that is wished."""
+        wished = planned.before_proxy and self._duty.policy.defaults.hold_before_proxy
+        if derivation.spec is None or not wished or self._proxy_listened:
+            return derivation.spec
+        return msgspec.structs.replace(derivation.spec, hold_outbound=True)
 
     def _fail(self, error: Exception) -> None:
         gone = self.status.reason is Reason.NETNS_GONE and isinstance(error, NetnsMissing)
@@ -266,7 +274,7 @@ class Keeper:
         if sight.result != "unchanged" or sight.foreign or order.full or self._settling():
             self._report(self._contest(found(planned, sight, self._duty.writes, self._complaints())))
         if self._survey_due is None and self.status.reason is Reason.REDIRECTED:
-            self._survey_due = _in(SURVEY_FIRST)
+            self._survey_due = _in(HELD_PERIOD if spec and spec.hold_outbound else SURVEY_FIRST)
 
     def _settling(self) -> bool:
         """The status still speaks of a failure or of the time before, and the kernel is right."""
@@ -276,9 +284,12 @@ class Keeper:
         due, spec = self._survey_due, self.spec
         if self.hold is None or spec is None or due is None or asyncio.get_running_loop().time() < due:
             return
-        self._survey_due = _in(self._duty.policy.listener_period)
+        self._survey_due = _in(HELD_PERIOD if spec.hold_outbound else self._duty.policy.listener_period)
         assert self.derivation is not None
         surveyed = await self._kernel.survey(self.hold, spec, pod.ips, self.derivation.close_wait)
+        if spec.hold_outbound and not any(c.reason is Reason.PROXY_NOT_LISTENING for c in surveyed):
+            self._proxy_listened = True
+            self.wake()
         if surveyed != self._surveyed:
             self._surveyed = surveyed
             self._set(msgspec.structs.replace(self.status, complaints=self._complaints()))

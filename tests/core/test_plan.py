@@ -55,3 +55,19 @@ def test_takeover_does_not_leave_a_complete_rule_set_alone() -> None:
 
 def test_a_pod_without_linkerd_init_has_no_state_of_it() -> None:
     assert init_state(pod()) is InitState.NONE
+
+
+@pytest.mark.parametrize(
+    ("init", "meshed", "expected"),
+    [
+        ([{"name": "migrate"}], True, True),
+        ([{"name": "linkerd-network-validator"}], True, False),
+        ([{"name": "linkerd-proxy"}, {"name": "migrate"}], False, False),
+        ([], True, False),
+    ],
+)
+def test_p07_which_pods_have_containers_that_run_before_their_proxy(
+    init: list[dict[str, Any]], meshed: bool, expected: bool
+) -> None:
+    one = pod(meshed=meshed, initContainers=init)
+    assert plan(one, derive(one, None, NodeDefaults())).before_proxy is expected

@@ -82,7 +82,7 @@ def test_a_plain_meshed_pod_gets_the_defaults() -> None:
 
 def test_every_field_has_an_origin() -> None:
     origins = derived().origins
-    assert set(origins) == set(RedirectSpec.__struct_fields__) - {"pin"}
+    assert set(origins) == set(RedirectSpec.__struct_fields__) - {"pin", "hold_outbound"}
     assert origins["inbound_port"] == (Origin("node default", "inbound_port", "4143"),)
     assert [origin.name for origin in origins["proxy_ports"]] == ["control_port", "admin_port"]
 

@@ -52,6 +52,7 @@ SPECS = {
     "gid": msgspec.structs.replace(DEFAULT, proxy_gid=2150),
     "local-only-off": msgspec.structs.replace(DEFAULT, local_only=False),
     "empty-lists": msgspec.structs.replace(DEFAULT, skip_inbound=PortSet(), skip_outbound=PortSet()),
+    "held": msgspec.structs.replace(DEFAULT, hold_outbound=True),
     "big": BIG,
 }
 
@@ -72,6 +73,7 @@ specs = st.builds(
     ipv6=st.booleans(),
     local_only=st.booleans(),
     pin=st.booleans(),
+    hold_outbound=st.booleans(),
 )
 
 

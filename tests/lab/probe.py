@@ -16,7 +16,7 @@ from tests.lab import segment
 from tests.lab.netns import inside
 from tests.lab.pod import Pod
 from tests.lab.standin import SOCKET_FAMILIES, Endpoint, Listener, bind, open_listeners, original_destination
-from tests.lab.way import NotOnAWireError, Probe, Way
+from tests.lab.way import NotOnAWireError, Probe, Way, source_ports
 
 DEADLINE = 1.5
 """Seconds after which a connection that has arrived nowhere counts as lost."""
@@ -103,9 +103,14 @@ def _client(probe: Probe, way: Way) -> socket.socket:
     kind = socket.SOCK_STREAM if probe.protocol == "tcp" else socket.SOCK_DGRAM
     client = socket.socket(socket.AF_INET6 if probe.mapped else SOCKET_FAMILIES[probe.family], kind)
     client.setblocking(False)
-    if way.source:
-        client.bind((_mapped(probe, way.source), 0))
-    return client
+    address = _mapped(probe, way.source) if way.source else ""
+    while True:
+        try:
+            client.bind((address, next(source_ports)))
+            return client
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
 
 
 def _mapped(probe: Probe, address: str) -> str:

@@ -4,7 +4,6 @@ They leave by a raw socket and are sniffed by raw sockets where they may be deli
 """
 
 import contextlib
-import itertools
 import os
 import select
 import socket
@@ -15,7 +14,7 @@ import msgspec
 
 from tests.lab.netns import inside
 from tests.lab.standin import SOCKET_FAMILIES
-from tests.lab.way import NotOnAWireError, Probe, Way
+from tests.lab.way import NotOnAWireError, Probe, Way, source_ports
 
 _PROTOCOLS = {
     "tcp": socket.IPPROTO_TCP,
@@ -27,9 +26,6 @@ _PROTOCOLS = {
 _ICMP = {4: (socket.IPPROTO_ICMP, 8), 6: (socket.IPPROTO_ICMPV6, 128)}
 _IPV6_CHECKSUM = 7
 _SYN, _ACK = 0x02, 0x10
-
-# Below the ephemeral range and never used twice, so that no entry of connection tracking is met again.
-_source_ports = itertools.count(20_000)
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -120,7 +116,7 @@ def _packet(probe: Probe, source: str, destination: str) -> _Packet:
 def _segment(probe: Probe, source: str, destination: str, token: bytes) -> bytes:
     """A TCP header without options whose sequence number is `token`."""
     flags, acknowledged = (_SYN, 0) if probe.syn else (_ACK, 1)
-    ports = (next(_source_ports), probe.port)
+    ports = (next(source_ports), probe.port)
     header = struct.pack("!HH4sIBBHHH", *ports, token, acknowledged, 5 << 4, flags, 8192, 0, 0)
     if probe.family == 6:  # the kernel fills the checksum: IPV6_CHECKSUM
         return header

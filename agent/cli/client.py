@@ -1,0 +1,128 @@
+"""The running agent, asked through its unix socket by HTTP.
+
+Every failure is an `AgentError`: uncaught, click prints its message and ends with exit code 1.
+"""
+
+import http.client
+import socket
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from agent.node.leftovers import Leftover
+from agent.state import NodeState, PodState
+
+TIMEOUT = 70.0
+"""Seconds for one answer: longer than the agent takes before it gives up by itself."""
+
+T = TypeVar("T")
+
+
+class AgentError(click.ClickException):
+    """The agent did not do what it was asked for; the message says why and what to do."""
+
+
+class AgentAwayError(AgentError):
+    """Nobody answers on the socket."""
+
+
+class AgentDeniedError(AgentError):
+    """The socket is there, and this user may not use it."""
+
+
+class PodUnknownError(AgentError):
+    """The agent keeps no pod of that name."""
+
+
+class RefusedError(AgentError):
+    """The agent will not do it now."""
+
+
+class Agent:
+    """The agent whose socket is in `run_dir`. One connection per question."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / "agent.sock"
+
+    def state(self) -> NodeState:
+        """The whole node."""
+        return self._ask("GET", "/state", NodeState)
+
+    def visit(self, pod: str) -> PodState:
+        """One pod (`NAMESPACE/NAME`), compared in full just now. PodUnknownError."""
+        return self._ask("POST", f"/visit?pod={quote(pod)}", PodState)
+
+    def leftovers(self, pod: str) -> tuple[Leftover, ...]:
+        """What linkerd-init left in a pod. PodUnknownError, RefusedError."""
+        return self._ask("GET", f"/leftovers?pod={quote(pod)}", tuple[Leftover, ...])
+
+    def cleanup(self, pod: str) -> tuple[str, ...]:
+        """Remove these, and name what was removed. PodUnknownError, RefusedError."""
+        return self._ask("POST", f"/cleanup?pod={quote(pod)}", tuple[str, ...])
+
+    def drain(self) -> NodeState:
+        """Redirect no new connection of any pod from now on. RefusedError."""
+        return self._ask("POST", "/drain", NodeState)
+
+    def remove(self) -> NodeState:
+        """Delete the drain tables. RefusedError."""
+        return self._ask("POST", "/remove", NodeState)
+
+    def _ask(self, method: str, target: str, kind: type[T]) -> T:
+        status, body = self._exchange(method, target)
+        words = body.decode(errors="replace").strip()
+        match status:
+            case 200:
+                try:
+                    return msgspec.json.decode(body, type=kind)
+                except msgspec.DecodeError as error:
+                    raise AgentError(
+                        f"cannot read the agent's answer to {target}: {error}; is the agent of another version?"
+                    ) from error
+            case 404 if target.partition("?")[2]:
+                raise PodUnknownError(f"{words}; `pointsman redirections` lists what it keeps")
+            case 409:
+                raise RefusedError(words)
+            case 503:
+                raise AgentError(f"cannot get an answer to {target}: {words}; look at the agent's log")
+        raise AgentError(
+            f"cannot get an answer to {target}: status {status}; is the agent of another version? its log "
+            "may tell more"
+        )
+
+    def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
+        connection = _Connection(self.path)
+        try:
+            connection.request(method, target)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except PermissionError as error:
+            raise AgentDeniedError(
+                f"cannot reach the agent at {self.path}: {error.strerror}; run this command as root"
+            ) from error
+        except TimeoutError as error:
+            raise AgentError(
+                f"cannot get an answer of the agent at {self.path} within {TIMEOUT:g} s; look at its log"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise AgentAwayError(
+                f"cannot reach the agent at {self.path}: {reason}; is `pointsman run` running, with the same "
+                "--run-dir?"
+            ) from error
+        finally:
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("agent", timeout=TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(TIMEOUT)
+        self.sock.connect(str(self._path))
