@@ -58,6 +58,7 @@ class Journal:
                     how=HOW.get(now.how, now.how),
                     install_ms=_rounded(now.install_ms),
                     verify_ms=_rounded(now.verify_ms),
+                    **({"exposed_s": _rounded(now.exposed_s)} if now.exposed_s is not None else {}),
                     **({"message": now.message} if now.message else {}),
                 )
             case Phase.FAILED:

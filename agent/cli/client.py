@@ -80,7 +80,7 @@ class Agent:
                     return msgspec.json.decode(body, type=kind)
                 except msgspec.DecodeError as error:
                     raise AgentError(
-                        f"cannot read the agent's answer to {target}: {error}; is the agent of another version?"
+                        f"cannot read the agent's answer to {target}: {error}; is it of another version?"
                     ) from error
             case 404 if target.partition("?")[2]:
                 raise PodUnknownError(f"{words}; `pointsman redirections` lists what it keeps")

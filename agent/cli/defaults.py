@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from agent.cli.types import Port, Ports, SubnetList
-from agent.core.redirect import LAST_ID, NodeDefaults
+from agent.cli.types import Id, NamespaceList, Port, Ports, SubnetList
+from agent.core.redirect import NodeDefaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,14 +44,14 @@ OPTIONS = (
     ),
     click.option(
         "--proxy-uid",
-        type=click.IntRange(0, LAST_ID),
+        type=Id(),
         default=2102,
         show_default=True,
         help="User of proxies that do not say.",
     ),
     click.option(
         "--proxy-gid",
-        type=click.IntRange(-1, LAST_ID),
+        type=Id(least=-1),
         default=-1,
         show_default=True,
         help="Group that is never redirected; -1 for none.",
@@ -97,6 +97,7 @@ OPTIONS = (
     ),
     click.option(
         "--exclude-namespaces",
+        type=NamespaceList(),
         default="",
         help="Namespaces whose pods are left alone, comma separated.",
     ),
@@ -105,6 +106,14 @@ OPTIONS = (
         default=False,
         show_default=True,
         help="Replace complete rules of linkerd-init, too.",
+    ),
+    click.option(
+        "--before-proxy",
+        type=click.Choice(["redirect", "hold"]),
+        default="redirect",
+        show_default=True,
+        help="Outbound rules of pods whose init containers run before the proxy: at once, or held back until "
+        "it listens.",
     ),
 )
 
@@ -137,7 +146,6 @@ def node_defaults(values: dict[str, Any]) -> NodeDefaults:
     gid = values.pop("proxy_gid")
     listed = values.pop("ports_to_redirect")
     ipv6 = values.pop("ipv6")
-    excluded = values.pop("exclude_namespaces")
     return NodeDefaults(
         inbound_port=values.pop("incoming_proxy_port"),
         outbound_port=values.pop("outgoing_proxy_port"),
@@ -151,7 +159,7 @@ def node_defaults(values: dict[str, Any]) -> NodeDefaults:
         only_inbound=listed or None,
         ipv6={"auto": None, "true": True, "false": False}[ipv6],
         local_only=values.pop("local_only"),
-        exclude_namespaces=frozenset(name.strip() for name in excluded.split(",") if name.strip()),
+        exclude_namespaces=values.pop("exclude_namespaces"),
         takeover=values.pop("takeover"),
         hold_before_proxy=values.pop("before_proxy") == "hold",
     )

@@ -1,5 +1,6 @@
 """Parameter types: strict, and each refusal names a valid example."""
 
+import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import click
 
 from agent.core.names import PodKey
 from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
+from agent.core.redirect import LAST_ID
 
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 IP = IPv4Address | IPv6Address
@@ -23,6 +26,41 @@ class Port(click.ParamType[int, object]):
         if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
             self.fail(f"cannot take {text[:40]!r} as a port; write a number such as 4143", param, ctx)
         return int(text)
+
+
+class Id(click.ParamType[int, object]):
+    """A user or group id; `least` is 0, or -1 where that means none."""
+
+    name = "id"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and self._least <= int(text) <= LAST_ID):
+            self.fail(f"cannot take {text[:40]!r} as an id; write a number such as 2102", param, ctx)
+        return int(text)
+
+
+class NamespaceList(click.ParamType[frozenset[str], object]):
+    """Names of Kubernetes namespaces, comma separated; "" is the empty list."""
+
+    name = "namespaces"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        found = frozenset(name.strip() for name in str(value).split(",") if name.strip())
+        for name in sorted(found):
+            if not _LABEL.fullmatch(name):
+                self.fail(
+                    f"cannot take {name[:80]!r} as a namespace; write a list such as kube-system,ci", param, ctx
+                )
+        return found
 
 
 class Ports(click.ParamType[PortSet, object]):

@@ -1,4 +1,4 @@
-"""A pod's redirection as a small state machine: what a look at the kernel found -> what to say and when to look again.
+"""A pod's redirection as a small state machine: what a look found -> what to say, and when to look again.
 
 Nothing here touches a kernel or a clock: `now` is seconds on any clock that only goes forward for
 `since`, wall clock. The rules:
@@ -24,6 +24,7 @@ class Redirection(msgspec.Struct, frozen=True):
     `drifts`: times that the kernel was found changed by others. `culprit`: program and pid that the
     kernel named for the last foreign change, if it did. `how`: last thing done to the table.
     `install_ms`, `verify_ms`: wall time of the last commit, and of its read-back and comparison.
+    `exposed_s`: how long the pod had run without rules, where that is known and they came late.
     """
 
     phase: Phase = Phase.PENDING
@@ -38,6 +39,7 @@ class Redirection(msgspec.Struct, frozen=True):
     how: str = ""
     install_ms: float | None = None
     verify_ms: float | None = None
+    exposed_s: float | None = None
     differences: tuple[str, ...] = ()
     complaints: tuple[Complaint, ...] = ()
 
@@ -55,6 +57,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     culprit: str = ""
     install_ms: float | None = None
     verify_ms: float | None = None
+    exposed_s: float | None = None
     differences: tuple[str, ...] = ()
     complaints: tuple[Complaint, ...] = ()
 
@@ -75,6 +78,7 @@ def after(before: Redirection, finding: Finding, now: float) -> Redirection:
         how=finding.how or before.how,
         install_ms=before.install_ms if finding.install_ms is None else finding.install_ms,
         verify_ms=before.verify_ms if finding.verify_ms is None else finding.verify_ms,
+        exposed_s=before.exposed_s if finding.exposed_s is None else finding.exposed_s,
         differences=finding.differences,
         complaints=finding.complaints,
     )

@@ -73,6 +73,11 @@ class Duty:
         names_it = NETNS in pod.annotations or pod.spec.host_network
         return not names_it and self.derive(pod).excluded is None
 
+    def moved(self, uid: str, place: Place, netns: NetnsId) -> bool:
+        """The scan has found the pod in another netns than the one held: its sandbox was made anew."""
+        found = self.sandboxes.get(uid)
+        return place.sandbox is not None and found is not None and found.netns != netns
+
     def claim(self, uid: str, netns: NetnsId) -> str:
         """Make `uid` the owner of a netns. Returns the UID of the owner: another one when taken."""
         return self._owners.setdefault(netns, uid)

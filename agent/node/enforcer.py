@@ -186,19 +186,26 @@ class Enforcer:
                 keeper.wake()
 
     async def _discover(self) -> None:
-        """Scan /proc for pods that have no netns yet, if there are any."""
+        """Scan /proc for pods that have no netns yet, or whose known process has ended, if there are any."""
         if not any(self._wants_scan(keeper) for keeper in self.keepers.values()):
             return
         scan = await on(self.kernel.lanes.slow, self._scanner.scan)
         self.duty.sandboxes = scan.sandboxes
         self.metrics.unreadable.set(scan.unreadable)
         for keeper in self.keepers.values():
-            if self._wants_scan(keeper) and keeper.uid in scan.sandboxes:
+            found = scan.sandboxes.get(keeper.uid)
+            if found is None or not self._wants_scan(keeper):
+                continue
+            if keeper.hold is not None and keeper.hold.netns == found.netns:
+                keeper.hold.place.sandbox = found
+            else:
                 keeper.wake()
 
     def _wants_scan(self, keeper: Keeper) -> bool:
         pod: Pod | None = self._cluster.pods.get(keeper.uid)
-        return pod is not None and keeper.hold is None and self.duty.needs_scan(pod)
+        if keeper.hold is not None:
+            return keeper.hold.place.process_gone()
+        return pod is not None and self.duty.needs_scan(pod)
 
 
 def _holds_ended(holds: list[Hold]) -> list[bool]:

@@ -6,6 +6,7 @@ closed. Hence `ended`, asked twice a second.
 """
 
 import os
+import time
 from pathlib import Path
 
 from agent.node.discovery import Sandbox, cgroup_alive, open_sandbox
@@ -42,6 +43,17 @@ class Place:
                 return True
             return NetnsId(status.st_dev, status.st_ino) != netns
         return self.sandbox is None or not cgroup_alive(self.sandbox)
+
+    def process_gone(self) -> bool:
+        """The process that led here has ended: its pod may live on in another netns, so scan again."""
+        return self.sandbox is not None and not Path(self.sandbox.path).exists()
+
+    def age(self) -> float | None:
+        """Seconds that the pod has run, by its oldest process; None where no process is known."""
+        if self.sandbox is None:
+            return None
+        started = self.sandbox.start_time / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
     def exists(self) -> bool:
         return Path(self.path).exists() if self.path else self.sandbox is not None

@@ -170,7 +170,7 @@ class Keeper:
     async def _look(self) -> bool:
         """One round. False when there is nothing left to keep."""
         self._due = None
-        if self.hold is not None and self.hold.ended():
+        if self.hold is not None and self._ended(self.hold):
             await self._let_go()
             message = "its network namespace has ended"
             self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.NETNS_GONE, message=message))
@@ -202,6 +202,9 @@ class Keeper:
         attempts = self.status.attempts
         waiting = self.status.phase is not Phase.FAILED
         self._due = _in(PLACE_RETRY if gone else retry_in(attempts, PLACE_RETRY if waiting else LAST_RETRY))
+
+    def _ended(self, hold: Hold) -> bool:
+        return hold.ended() or self._duty.moved(self.uid, hold.place, hold.netns)
 
     def _orphan(self) -> bool:
         """The object is gone. Its rules stay as they are until the netns ends."""

@@ -41,6 +41,12 @@ class Metrics:
             buckets=MILLISECONDS,
             registry=registry,
         )
+        self.exposed = Histogram(
+            "pointsman_unprotected_seconds",
+            "How long pods had run without rules, when the first ones came after their start.",
+            buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300, 3600),
+            registry=registry,
+        )
         self.full_sync = Gauge(
             "pointsman_full_sync_timestamp_seconds",
             "When the last full comparison of all pods began, as unix time.",
@@ -69,6 +75,8 @@ class Metrics:
             self.duration.observe(seconds)
         if sight.install_ms is not None:
             self.install.observe(sight.install_ms / 1000)
+        if sight.exposed_s is not None:
+            self.exposed.observe(sight.exposed_s)
         if sight.drift:
             self.drift.labels(drift_kind(sight.differences)).inc()
         self.foreign.inc(len(sight.foreign))

@@ -60,6 +60,7 @@ def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, .
         culprit=culprit(sight),
         install_ms=sight.install_ms if written else None,
         verify_ms=sight.verify_ms if written else None,
+        exposed_s=sight.exposed_s,
         differences=sight.differences,
         complaints=complaints,
     )

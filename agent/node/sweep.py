@@ -76,7 +76,7 @@ def drain(path: str, template: Template, flags: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Delete our table behind `path`, if it is there. Raises what `open_netns` and `NftDatapath.remove` raise."""
+    """Delete our table behind `path`, if it is there. Raises as `open_netns` and the datapath's `remove`."""
     with _opened(path) as (_, nl):
         NftDatapath().remove(nl)
 

@@ -55,6 +55,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     around: bool = False
     install_ms: float | None = None
     verify_ms: float | None = None
+    exposed_s: float | None = None
+    """Seconds that the pod had run without rules, when the first ones came after its start."""
 
 
 def visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
@@ -83,6 +85,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     leftovers = find(hold.nft, hold.fd)
     if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent and _complete(leftovers, order.ipv6):
         return Sight(result="iptables", leftovers=leftovers, around=True)
+    late = order.goal is not Goal.CLEAR and absent
     applied = datapath.apply(hold.nft, order.template, order.flags)
     hold.text = order.template.text
     hold.verified = hold.seen = applied.state.generation
@@ -96,6 +99,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
         around=True,
         install_ms=applied.install_ms,
         verify_ms=applied.verify_ms,
+        exposed_s=hold.place.age() if late else None,
     )
 
 

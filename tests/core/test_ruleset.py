@@ -120,9 +120,9 @@ def test_counters_are_named_after_direction_and_reason() -> None:
 
 
 @given(specs)
-def test_every_skip_is_pinned_but_for_forwarded_packets(spec: RedirectSpec) -> None:
+def test_every_skip_is_pinned_but_for_what_others_may_still_decide(spec: RedirectSpec) -> None:
     for rule in (*inbound(spec), *outbound(spec)):
-        if rule.id == "in-forwarded" or rule.counter is None:
+        if rule.id in ("in-forwarded", "out-held") or rule.counter is None:
             assert rule.end == "return"
         elif not rule.id.endswith("-redirect"):
             assert rule.end == ("goto pin" if spec.pin else "return")

@@ -6,6 +6,8 @@ Every address is a host address with routes of its own, so that no subnet of the
 """
 
 import contextlib
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +97,7 @@ class Pod:
         nodad = " nodad" if family_of(address) == 6 else ""
         configure(name, f"addr add {host_prefix(address)} dev lo{nodad}")
         self._held.add((name, address))
+        inside(name, lambda: _await_local(address))
         try:
             yield
         finally:
@@ -135,7 +138,23 @@ class Pod:
         )
         configure(far, f"link set {far_interface} up", *_end(far_interface, link.there, link.here, mac_here))
         configure(self.name, *_end(interface, link.here, link.there, mac_there))
+        inside(far, lambda: _await_local(link.there[6]))
+        inside(self.name, lambda: _await_local(link.here[6]))
         return link
+
+
+def _await_local(address: str) -> None:
+    """Wait until packets to `address` are delivered: a new IPv6 address gets its route a moment later."""
+    kind = socket.AF_INET6 if family_of(address) == 6 else socket.AF_INET
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        # To a local address the kernel goes by the local route, and from that very address.
+        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as looking:
+            looking.connect((address, 9))
+            if looking.getsockname()[0] == address:
+                return
+        time.sleep(0.0005)
+    raise RuntimeError(f"cannot use {address}: it is not local 2 s after it was added")
 
 
 def _end(interface: str, own: dict[Family, str], far: dict[Family, str], far_mac: str) -> Iterator[str]:

@@ -11,8 +11,8 @@ import msgspec
 from tests.lab.addresses import Family
 from tests.lab.pod import Pod
 
-# Below the ephemeral range, each used once in 12,768. A port that an older connection has left in connection
-# tracking can clash with it once both are redirected, and the kernel then changes the newer one's source port.
+# Below the ephemeral range, each used once in 12,768. With a port that an older connection has left in
+# connection tracking, a redirected connection may clash; the kernel then gives it another source port.
 source_ports = itertools.cycle(range(20_000, 32_768))
 
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}

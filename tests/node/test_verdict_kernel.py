@@ -110,7 +110,7 @@ def nft(pod: Pod, datapath: Datapath) -> Iterator[Nft]:
         yield opened
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs(), connections=st.lists(probes(), min_size=6, max_size=10))
 def test_the_kernel_does_what_decide_says(
     pod: Pod, nft: Nft, datapath: Datapath, spec: RedirectSpec, connections: list[Probe]

@@ -139,7 +139,7 @@ class _Child:
 
     def __init__(self, patience: float) -> None:
         # The import path is handed on, so that the child runs the same code, from wherever it came.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - joined as text
         try:
             self._peer, far = socket.socketpair()
         except OSError as error:
@@ -152,7 +152,7 @@ class _Child:
                     stdin=far.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    env=environment,
+                    env=os.environ | {"PYTHONPATH": path},
                     start_new_session=True,
                 )
             except OSError as error:

@@ -10,6 +10,7 @@ One thread at a time per socket. The namespace of a dead pod is no error here: t
 import errno
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -21,6 +22,8 @@ from agent.node.nft.compile import Template
 from agent.node.nft.difference import difference
 from agent.node.nft.records import OWNER, PERSIST, Record, with_flags
 from agent.node.nft.socket import Nft, State
+
+Result = Literal["unchanged", "installed", "updated", "replaced", "claimed"]
 
 TRIES = 20
 """Attempts that others' changes may overtake before the caller is told to come back later."""
@@ -50,7 +53,7 @@ class Applied(msgspec.Struct, frozen=True):
     Times are milliseconds: of the commits, and of reading back.
     """
 
-    result: str
+    result: Result
     differences: tuple[str, ...]
     state: State
     install_ms: float = 0.0
@@ -174,7 +177,7 @@ def _after(
     )
 
 
-def _result(want: tuple[Record, ...], state: State, replaced: bool) -> str:
+def _result(want: tuple[Record, ...], state: State, replaced: bool) -> Result:
     if not state.records:
         return "installed"
     if replaced:

@@ -43,7 +43,7 @@ def difference(want: Iterable[Record], have: Iterable[Record]) -> tuple[str, ...
         return ("table missing",)
     if not want:
         return ("table should not be there",)
-    found = list(_all(want, have))
+    found = list(_all(want, have)) or ["table differs in a way that has no words"]
     rest = len(found) - MOST
     return (*found[:MOST], f"and {rest} more") if rest > 0 else tuple(found)
 
@@ -55,7 +55,7 @@ def _all(want: tuple[Record, ...], have: tuple[Record, ...]) -> Iterator[str]:
     wanted_sets, sets = _by_name("set", want), _by_name("set", have)
     yield from _pairs(wanted_sets, sets, _other)
     wanted_elements, elements = _by_name("elements", want), _by_name("elements", have)
-    for name in wanted_sets.keys() & sets.keys():
+    for name in sorted(wanted_sets.keys() & sets.keys()):
         yield from _elements(sets[name], wanted_elements.get(name), elements.get(name))
     for name in sorted(_by_name("chain", want).keys() & _by_name("chain", have).keys()):
         yield from _rules(name, _rules_of(name, want), _rules_of(name, have))
