@@ -51,6 +51,11 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     live = sum(1 for pod in state.pods if pod.netns_inode is not None)
     yield GaugeMetricFamily("pointsman_netns_live", "Network namespaces of pods that have not ended.", live)
     yield GaugeMetricFamily(
+        "pointsman_owned_tables",
+        "1 when pods' tables are owned by this agent (owner and persist flags), 0 when they are plain.",
+        int(state.owned_tables),
+    )
+    yield GaugeMetricFamily(
         "pointsman_writer", "1 while this agent may write to the kernel.", int(state.writer)
     )
 

@@ -1,9 +1,11 @@
 """One log line per change of a pod's state: what happened, to whom, why, and what to do."""
 
+import time
+
 import structlog
 
 from agent.core.lifecycle import Redirection
-from agent.core.reasons import Phase
+from agent.core.reasons import Phase, Reason
 from agent.node.keeper import Keeper
 
 log = structlog.get_logger("pods")
@@ -17,12 +19,19 @@ HOW = {
 }
 
 
+QUIET = 10.0
+"""Seconds between two lines about foreign changes of one pod that leave our table intact."""
+
+
 class Journal:
     """Tells changes of status apart and logs each once."""
 
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
     def changed(self, keeper: Keeper, before: Redirection) -> None:
         now, line = keeper.status, log.bind(pod=str(keeper.key), reason=keeper.status.reason.value)
-        if now.drifts > before.drifts:
+        if now.drifts > before.drifts and now.reason is not Reason.CONTESTED:
             line.warning(
                 "drift repaired",
                 culprit=now.culprit or "unknown",
@@ -31,7 +40,7 @@ class Journal:
                 install_ms=_rounded(now.install_ms),
             )
         elif now.foreign_changes > before.foreign_changes and now.phase is Phase.APPLIED:
-            line.info("foreign change, our table is intact", culprit=now.culprit)
+            self._intact(keeper.uid, line, now)
         if (now.phase, now.reason) != (before.phase, before.reason):
             self._moved(line, now)
         elif (
@@ -49,6 +58,12 @@ class Journal:
                     message=complaint.message,
                     remedy=complaint.remedy,
                 )
+
+    def _intact(self, uid: str, line: structlog.typing.FilteringBoundLogger, now: Redirection) -> None:
+        """Somebody changed other tables, or tried to change ours. A busy firewall must not fill the log."""
+        if time.monotonic() - self._told.get(uid, -QUIET) >= QUIET:
+            self._told[uid] = time.monotonic()
+            line.info("foreign change, our table is intact", culprit=now.culprit)
 
     def _moved(self, line: structlog.typing.FilteringBoundLogger, now: Redirection) -> None:
         match now.phase:

@@ -58,7 +58,9 @@ class NamespaceList(click.ParamType[frozenset[str], object]):
         for name in sorted(found):
             if not _LABEL.fullmatch(name):
                 self.fail(
-                    f"cannot take {name[:80]!r} as a namespace; write a list such as kube-system,ci", param, ctx
+                    f"cannot take {name[:80]!r} as a namespace; write a list such as kube-system,ci",
+                    param,
+                    ctx,
                 )
         return found
 

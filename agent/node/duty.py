@@ -71,7 +71,8 @@ class Duty:
     def needs_scan(self, pod: Pod) -> bool:
         """Only the scan of /proc can tell where this pod's netns is."""
         names_it = NETNS in pod.annotations or pod.spec.host_network
-        return not names_it and self.derive(pod).excluded is None
+        unmeshed = (None, Reason.DISABLED, Reason.NAMESPACE_EXCLUDED)
+        return not names_it and self.derive(pod).excluded in unmeshed
 
     def moved(self, uid: str, place: Place, netns: NetnsId) -> bool:
         """The scan has found the pod in another netns than the one held: its sandbox was made anew."""

@@ -26,6 +26,7 @@ from agent.node.kernel import Kernel
 from agent.node.lanes import on
 from agent.node.metrics import Metrics
 from agent.node.nft.channel import NftError
+from agent.node.nft.compile import CompileError
 from agent.node.wakes import Wakes
 
 END_PERIOD = 0.5
@@ -61,8 +62,7 @@ class Enforcer:
 
     async def run(self) -> None:
         """Probe the kernel, then keep rounds until cancelled. Cancelling leaves all rules in place."""
-        await self.kernel.probe()
-        self.metrics.owned_tables.set(1 if self.kernel.flags else 0)
+        await self._probe()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._wakes.fileno(), self._wakes.dispatch)
         try:
@@ -76,6 +76,14 @@ class Enforcer:
         finally:
             loop.remove_reader(self._wakes.fileno())
             await self.stop()
+
+    async def _probe(self) -> None:
+        """Without libnftables nothing new can be compiled. That is said once here, and of each pod; it is
+        tried again with each pod's retry, so that the agent need not be started anew."""
+        try:
+            await self.kernel.probe()
+        except CompileError as error:
+            log.error("cannot compile rule sets", reason=Reason.COMPILE_FAILED.value, message=str(error))
 
     async def stop(self) -> None:
         """Give back every socket and descriptor: owned tables become orphans that others can claim."""

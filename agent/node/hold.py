@@ -6,6 +6,7 @@ closed. Hence `ended`, asked twice a second.
 """
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -61,7 +62,8 @@ class Place:
 
 class Hold:
     """Open descriptors of one pod's netns. `verified`: generation at which the table was last read and
-    found equal to `text`, None when that is not known. `seen`: generation at the end of the last visit."""
+    found equal to `text`, None when that is not known. `seen`: generation at the end of the last visit.
+    `using`: held by whoever speaks through the socket, since a slow visit runs beside the kernel lane."""
 
     def __init__(self, place: Place, datapath: NftDatapath) -> None:
         self.place = place
@@ -72,6 +74,7 @@ class Hold:
         except BaseException:
             os.close(self.fd)
             raise
+        self.using = threading.Lock()
         self.text = ""
         self.verified: int | None = None
         self.seen: int | None = None
@@ -81,5 +84,6 @@ class Hold:
 
     def close(self) -> None:
         """Give everything back. May take 15 ms: never on the loop."""
-        self.nft.close()
-        os.close(self.fd)
+        with self.using:
+            self.nft.close()
+            os.close(self.fd)

@@ -31,6 +31,8 @@ SURVEY_FIRST = 2.0
 """Seconds from the first redirect to the first survey: a proxy needs a moment to listen."""
 HELD_PERIOD = 0.2
 """Seconds between two looks for a proxy for which outbound redirection is held back."""
+NOISE_BURST, NOISE_RATE = 200.0, 50.0
+"""Visits that foreign changes may cause in one pod: so many at once, then so many per second."""
 PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there; a look is one stat."""
 LAST_RETRY = 30.0
@@ -87,6 +89,7 @@ class Keeper:
         self._due: float | None = None
         self._survey_due: float | None = None
         self._budget = Budget.full(time.monotonic(), duty.policy.repair_burst, duty.policy.repair_rate)
+        self._noise = Budget.full(time.monotonic(), NOISE_BURST, NOISE_RATE)
         self._contested = False
         self._takeover = False
         self._proxy_listened = False
@@ -158,6 +161,8 @@ class Keeper:
         await self._look()
 
     async def _sleep(self) -> None:
+        # A netns whose nf_tables others change thousands of times a second gets its share, no more.
+        await asyncio.sleep(self._noise.wait(time.monotonic()))
         due = min((at for at in (self._due, self._survey_due) if at is not None), default=None)
         try:
             async with asyncio.timeout_at(due):
@@ -251,10 +256,11 @@ class Keeper:
         assert self.hold is not None
         spec = self.spec
         text = render(spec) if spec is not None and planned.goal is not Goal.CLEAR else drain()
+        template = await self._kernel.template(text)
         order = Order(
             goal=planned.goal,
-            template=await self._kernel.template(text),
-            flags=self._kernel.flags,
+            template=template,
+            flags=self._kernel.flags or 0,
             write=self._duty.writes,
             add_only=not self._duty.listed,
             full=self._full,
@@ -268,6 +274,8 @@ class Keeper:
         finally:
             self._tell(self, Visited(sight, time.monotonic() - began))
         self._full = False
+        if sight.foreign:
+            self._noise = self._noise.spend(time.monotonic())
         if sight.drift:
             self._budget = self._budget.spend(time.monotonic())
         if sight.around:

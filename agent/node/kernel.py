@@ -15,7 +15,7 @@ from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.survey import survey
-from agent.node.visit import Order, Sight, read_counters, visit
+from agent.node.visit import Order, Sight, read_counters, read_generation, visit
 
 SLOW_ELEMENTS = 1000
 """Rule sets with more set elements than this go to the slow lane (12-35 ms instead of 0.5)."""
@@ -29,7 +29,8 @@ class Kernel:
         self._owned = owned_tables
         self._compiler = Compiler()
         self._datapath = NftDatapath()
-        self.flags = 0
+        self.flags: int | None = None
+        """Table flags to use; None until the kernel was probed."""
 
     async def probe(self) -> int:
         """Table flags to use: owner + persist where the kernel has them and the settings allow it."""
@@ -39,6 +40,11 @@ class Kernel:
 
     async def template(self, text: str) -> Template:
         """The rule set as this kernel writes it. CompileError when kernel or library refuse it."""
+        known = self._compiler.known(text)
+        if known is not None:
+            return known
+        if self.flags is None:
+            await self.probe()
         return await on(self.lanes.compile, self._compiler.compile, text)
 
     async def open(self, place: Place) -> Hold:
@@ -62,7 +68,7 @@ class Kernel:
 
     async def leftovers(self, hold: Hold) -> tuple[Leftover, ...]:
         """What linkerd-init left; changes nothing. NftError, LegacyToolFailed."""
-        return await on(self.lanes.kernel, find, hold.nft, hold.fd)
+        return await on(self.lanes.kernel, _find, hold)
 
     async def addresses(self, hold: Hold) -> tuple[str, ...]:
         """All addresses of the netns, loopback too. AddressesUnreadableError."""
@@ -70,7 +76,7 @@ class Kernel:
 
     async def clean(self, hold: Hold) -> tuple[str, ...]:
         """Remove what linkerd-init left. Only for a pod whose own table is verified."""
-        return await on(self.lanes.kernel, cleanup, hold.nft, hold.fd)
+        return await on(self.lanes.kernel, _cleanup, hold)
 
     async def close(self, hold: Hold) -> None:
         await on(self.lanes.close, hold.close)
@@ -84,6 +90,16 @@ class Kernel:
         self._compiler.close()
 
 
+def _find(hold: Hold) -> tuple[Leftover, ...]:
+    with hold.using:
+        return find(hold.nft, hold.fd)
+
+
+def _cleanup(hold: Hold) -> tuple[str, ...]:
+    with hold.using:
+        return cleanup(hold.nft, hold.fd)
+
+
 def _addresses(hold: Hold) -> tuple[str, ...]:
     return tuple(sorted({entry.address for entry in addresses(hold.fd)}))
 
@@ -92,7 +108,7 @@ def _generations(holds: list[Hold]) -> list[int | None]:
     answers: list[int | None] = []
     for hold in holds:
         try:
-            answers.append(hold.nft.generation())
+            answers.append(read_generation(hold))
         except (OSError, NftError):
             # Answered by a full visit, which says what is wrong.
             answers.append(None)

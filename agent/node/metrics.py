@@ -60,11 +60,6 @@ class Metrics:
             "Processes that the last scan of /proc was not allowed to look at.",
             registry=registry,
         )
-        self.owned_tables = Gauge(
-            "pointsman_owned_tables",
-            "1 when pods' tables are owned by this agent (owner and persist flags), 0 when they are plain.",
-            registry=registry,
-        )
 
     def visited(self, sight: Sight | None, seconds: float) -> None:
         """Count one visit; `sight` is None when it raised."""

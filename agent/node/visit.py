@@ -61,6 +61,11 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 def visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     """Carry out one order. Raises what the datapath raises."""
+    with hold.using:
+        return _visit(hold, datapath, order)
+
+
+def _visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     foreign = tuple(change for change in hold.nft.events() if not change.own)
     hold.seen = hold.nft.generation()
     same_order = hold.text == order.template.text
@@ -82,13 +87,16 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
         return Sight(result="nothing")
     if order.add_only and not absent:
         return _look(hold, datapath, order)
-    leftovers = find(hold.nft, hold.fd)
-    if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent and _complete(leftovers, order.ipv6):
-        return Sight(result="iptables", leftovers=leftovers, around=True)
+    if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent:
+        leftovers = find(hold.nft, hold.fd)
+        if _complete(leftovers, order.ipv6):
+            return Sight(result="iptables", leftovers=leftovers, around=True)
     late = order.goal is not Goal.CLEAR and absent
     applied = datapath.apply(hold.nft, order.template, order.flags)
     hold.text = order.template.text
     hold.verified = hold.seen = applied.state.generation
+    # Only now, since connections may escape for as long as a repair waits.
+    leftovers = find(hold.nft, hold.fd)
     return Sight(
         result=applied.result,
         differences=applied.differences,
@@ -126,7 +134,18 @@ def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
 
 def read_counters(hold: Hold) -> Counters:
     """Connections seen by each named counter of our table now."""
-    return _packets(hold.nft.read(TABLE).counters)
+    with hold.using:
+        return _packets(hold.nft.read(TABLE).counters)
+
+
+def read_generation(hold: Hold) -> int | None:
+    """Generation of the netns; the last one seen while a slow visit has the socket."""
+    if not hold.using.acquire(blocking=False):
+        return hold.seen
+    try:
+        return hold.nft.generation()
+    finally:
+        hold.using.release()
 
 
 def _packets(counters: dict[str, tuple[int, int]]) -> Counters:

@@ -38,7 +38,6 @@ from tests.bench.stage import (
     interruptible,
     percentile,
     progress,
-    undisturbed,
     verdict,
 )
 from tests.lab.netns import inside

@@ -1,13 +1,15 @@
 """One pod's table, as the tests of the datapath make it, look at it and tamper with it."""
 
+import contextlib
 import os
 import re
+from collections.abc import Callable, Iterator
 
 from agent.core.names import TABLE
 from agent.core.ports import PortSet, Subnets
 from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import render
-from agent.node.netns import open_netns
+from agent.node.netns import open_netns, run_in
 from agent.node.nft.compile import Template
 from agent.node.nft.datapath import Applied, NftDatapath
 from agent.node.nft.records import OWNER, PERSIST
@@ -32,12 +34,23 @@ SPEC = RedirectSpec(
 TEXT = render(SPEC)
 
 
-def opened(name: str, datapath: NftDatapath | None = None) -> Nft:
+def listener() -> Nft:
+    return Nft(events=True)
+
+
+def opened(name: str, make: Callable[[], Nft] = listener) -> Nft:
+    """A socket inside the namespace `name`; the caller closes it."""
     fd = open_netns(path_of(name))
     try:
-        return (datapath or NftDatapath()).open(fd)
+        return run_in(fd, make)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def socket_in(name: str, make: Callable[[], Nft] = listener) -> Iterator[Nft]:
+    with contextlib.closing(opened(name, make)) as nl:
+        yield nl
 
 
 def apply(nl: Nft, template: Template, flags: int) -> Applied:

@@ -1,6 +1,8 @@
 """Records to transactions, and foreign chains and rules, on hand-made bytes: no kernel, no root."""
 
-from agent.node.nft.batch import ELEMENTS_CUT, batch
+import pytest
+
+from agent.node.nft.batch import batch
 from agent.node.nft.foreign import Chain, Rule, chain, comment, removal, rule
 from agent.node.nft.records import in_order, with_flags
 from agent.node.nft.wire import (
@@ -104,13 +106,15 @@ def test_nothing_wanted_deletes_the_table() -> None:
     assert kinds(batch(()).data) == []
 
 
-def test_many_elements_are_cut_where_an_interval_has_ended() -> None:
+def test_many_elements_are_cut_where_an_interval_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A START has 16 bytes, an END 24: this size comes between them.
+    monkeypatch.setattr("agent.node.nft.batch.ELEMENTS_CUT", 40 * 100 + 20)
     many = ports("ports", *((port, port) for port in range(1, 30_000, 3)))
     made = batch(in_order((a_table(), a_set("ports"), many)))
     parts = [dict(attrs(step.attributes))[3] for step in steps(made.data)[2:]]
     assert len(parts) > 3
     for part in parts:
-        assert len(part) < ELEMENTS_CUT + 200
+        assert len(part) < 40 * 102
         ends = [bool(dict(attrs(entry)).get(3)) for _, entry in attrs(part)]
         assert (ends[0], ends[-1]) == (False, True)
     assert b"".join(parts) == many.body

@@ -1,9 +1,7 @@
 """One table in one pod: installed, updated, claimed, replaced, verified. Real network namespaces, root."""
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -25,42 +23,12 @@ from tests.node.pods import (
     handles,
     listing,
     nft,
-    opened,
+    socket_in,
     values,
     with_values,
 )
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with contextlib.closing(Compiler()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def template(compiler: Compiler) -> Template:
-    return compiler.compile(TEXT)
-
-
-@pytest.fixture(scope="module")
-def owned(compiler: Compiler) -> int:
-    if not compiler.flags():
-        pytest.skip(compiler.reason)
-    return compiler.flags()
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    with netns() as made:
-        yield made
-
-
-@pytest.fixture
-def nl(name: str) -> Iterator[Nft]:
-    with contextlib.closing(opened(name)) as made:
-        yield made
 
 
 @pytest.mark.parametrize("flags", [PLAIN, OWNED], ids=("plain", "owned"))
@@ -139,10 +107,10 @@ def test_what_only_a_new_table_can_have_is_replaced(
 
 
 def test_orphan_is_claimed_with_handles_and_counters(name: str, template: Template, owned: int) -> None:
-    with contextlib.closing(opened(name)) as first:
+    with socket_in(name) as first:
         apply(first, template, owned)
     before = listing(name)
-    with contextlib.closing(opened(name)) as second:
+    with socket_in(name) as second:
         seen = NftDatapath().observe(second, template, owned)
         assert seen.differences == ("table is an orphan, should be owned",)
         done = apply(second, template, owned)
@@ -160,20 +128,20 @@ def rules_and_handles(listed: str) -> list[str]:
 def test_orphan_of_another_version_is_claimed_and_updated(
     name: str, template: Template, compiler: Compiler, owned: int
 ) -> None:
-    with contextlib.closing(opened(name)) as first:
+    with socket_in(name) as first:
         apply(first, compiler.compile(TEXT.replace("4140", "5140")), owned)
-    with contextlib.closing(opened(name)) as second:
+    with socket_in(name) as second:
         done = apply(second, template, owned)
         assert (done.result, done.state.owner) == ("updated", second.portid)
 
 
 def test_every_way_between_plain_and_owned(name: str, template: Template, owned: int) -> None:
-    with contextlib.closing(opened(name)) as first:
+    with socket_in(name) as first:
         assert apply(first, template, PLAIN).result == "installed"
         assert apply(first, template, owned).result == "replaced"
         assert apply(first, template, PLAIN).result == "replaced"
         assert apply(first, template, owned).state.owner == first.portid
-    with contextlib.closing(opened(name)) as second:
+    with socket_in(name) as second:
         done = apply(second, template, PLAIN)
         assert (done.result, done.state.flags) == ("replaced", PLAIN)
 
@@ -197,7 +165,7 @@ def test_table_of_a_living_agent_is_left_to_it(
     name: str, template: Template, compiler: Compiler, owned: int
 ) -> None:
     other = compiler.compile(drain())
-    with contextlib.closing(opened(name)) as first, contextlib.closing(opened(name)) as second:
+    with socket_in(name) as first, socket_in(name) as second:
         apply(first, template, owned)
         for wanted in (template, other):
             with pytest.raises(OwnedByAnother, match=f"socket {first.portid} owns it"):
@@ -205,6 +173,19 @@ def test_table_of_a_living_agent_is_left_to_it(
         assert NftDatapath().observe(second, template, owned).differences == ()
         first.close()
         assert apply(second, template, owned).result == "claimed"
+
+
+def test_removal_takes_the_table_and_is_idempotent(
+    name: str, nl: Nft, template: Template, owned: int
+) -> None:
+    nft(name, "add table ip other")
+    apply(nl, template, owned)
+    with socket_in(name) as stranger, pytest.raises(OwnedByAnother):
+        NftDatapath().remove(stranger)
+    for _ in range(2):
+        NftDatapath().remove(nl)
+        assert nl.read(TABLE).records == ()
+    assert "table ip other" in run("ip", "netns", "exec", name, "nft", "list", "ruleset")
 
 
 def test_b11_a_read_back_that_is_empty_is_unverified(nl: Nft, template: Template) -> None:

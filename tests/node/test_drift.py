@@ -1,9 +1,8 @@
 """Every kind of drift, named and repaired; and what is none. Real network namespaces, root."""
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,7 @@ from agent.core.ruleset import drain
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
-from tests.lab.netns import netns, run
+from tests.lab.netns import run
 from tests.node.pods import (
     PLAIN,
     TEXT,
@@ -20,42 +19,11 @@ from tests.node.pods import (
     handles,
     listing,
     nft,
-    opened,
     values,
     with_values,
 )
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with contextlib.closing(Compiler()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def template(compiler: Compiler) -> Template:
-    return compiler.compile(TEXT)
-
-
-@pytest.fixture(scope="module")
-def owned(compiler: Compiler) -> int:
-    if not compiler.flags():
-        pytest.skip(compiler.reason)
-    return compiler.flags()
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    with netns() as made:
-        yield made
-
-
-@pytest.fixture
-def nl(name: str) -> Iterator[Nft]:
-    with contextlib.closing(opened(name)) as made:
-        yield made
 
 
 # Each: what somebody does (given the listing where handles are needed), and the words for it.
@@ -69,8 +37,10 @@ DRIFT: dict[str, tuple[str | Callable[[str], str], str]] = {
         "element 5432 missing in set out_skip_ports",
     ),
     "merged-port": (
-        "delete element inet pointsman out_skip_ports { 5432 }\n"
-        "add element inet pointsman out_skip_ports { 5432-5433 }",
+        (
+            "delete element inet pointsman out_skip_ports { 5432 }\n"
+            "add element inet pointsman out_skip_ports { 5432-5433 }"
+        ),
         "extra element 5432-5433 in set out_skip_ports",
     ),
     "extra-v6": (
@@ -124,14 +94,18 @@ DRIFT: dict[str, tuple[str | Callable[[str], str], str]] = {
         "extra chain x",
     ),
     "extra-jumps": (
-        "table inet pointsman {\n chain y { }\n chain x { jump y; }\n}\n"
-        "insert rule inet pointsman output jump x",
-        "extra chain y",
+        (
+            "table inet pointsman {\n chain w { }\n chain x { jump w; }\n}\n"
+            "insert rule inet pointsman output jump x"
+        ),
+        "extra chain w",
     ),
     "extra-set": ("add set inet pointsman x { type ipv4_addr; }", "extra set x"),
     "extra-map": (
-        "table inet pointsman {\n chain y { }\n"
-        " map x { type inet_service : verdict; elements = { 1 : jump y }\n }\n}",
+        (
+            "table inet pointsman {\n chain y { }\n"
+            " map x { type inet_service : verdict; elements = { 1 : jump y }\n }\n}"
+        ),
         "extra map x",
     ),
     "extra-counter": ("add counter inet pointsman x", "extra counter x"),

@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -20,43 +19,13 @@ from tests.lab.netns import configure, inside, netns, path_of, user_netns
 from tests.node.pods import (
     PLAIN,
     SPEC,
-    TEXT,
     apply,
     nft,
     opened,
+    socket_in,
 )
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with contextlib.closing(Compiler()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def template(compiler: Compiler) -> Template:
-    return compiler.compile(TEXT)
-
-
-@pytest.fixture(scope="module")
-def owned(compiler: Compiler) -> int:
-    if not compiler.flags():
-        pytest.skip(compiler.reason)
-    return compiler.flags()
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    with netns() as made:
-        yield made
-
-
-@pytest.fixture
-def nl(name: str) -> Iterator[Nft]:
-    with contextlib.closing(opened(name)) as made:
-        yield made
 
 
 def test_i04_five_thousand_elements_through_a_small_buffer(name: str, compiler: Compiler) -> None:
@@ -97,7 +66,7 @@ def test_ten_thousand_elements(nl: Nft, compiler: Compiler, owned: int) -> None:
 
 
 def test_user_namespaced_pod(template: Template, owned: int) -> None:
-    with user_netns() as name, contextlib.closing(opened(name)) as nl:
+    with user_netns() as name, socket_in(name) as nl:
         assert apply(nl, template, owned).result == "installed"
         apply(nl, template, PLAIN)
         nft(name, "flush ruleset")
@@ -118,7 +87,7 @@ def test_i08_eight_threads_enrol_two_hundred_pods(template: Template, owned: int
     def body(names: list[str]) -> None:
         try:
             for name in names:
-                with contextlib.closing(opened(name)) as nl:
+                with socket_in(name) as nl:
                     results.append(apply(nl, template, owned).result)
         except BaseException as error:  # noqa: BLE001 - shown by the assertion
             failures.append(error)

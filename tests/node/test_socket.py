@@ -1,27 +1,21 @@
 """Reading, committing and listening in real network namespaces. Root."""
 
-import contextlib
 import errno
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from agent.node.netns import open_netns, run_in
 from agent.node.nft.batch import batch
 from agent.node.nft.channel import NftError
 from agent.node.nft.foreign import removal
-from agent.node.nft.records import OWNER, PERSIST, Record, with_flags
+from agent.node.nft.records import with_flags
 from agent.node.nft.socket import Nft, State
 from tests.lab.netns import netns, path_of, run, user_netns
+from tests.node.pods import OWNED, nft, opened, socket_in
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
-
-OWNED = OWNER | PERSIST
 
 TABLE = """
 table inet pointsman {
@@ -82,43 +76,9 @@ table arp a { chain in { type filter hook input priority 0; }
 """.replace("{ }web", "web")
 
 
-def nft(name: str, script: str) -> str:
-    return run("ip", "netns", "exec", name, "nft", "-f", "-", script=script)
-
-
 def listing(name: str, *options: str) -> str:
     """The whole ruleset; how long an element has still to live is no part of it."""
     return re.sub(r" expires \S+", "", run("ip", "netns", "exec", name, "nft", *options, "list", "ruleset"))
-
-
-def opened(name: str, make: Callable[[], Nft] = Nft) -> Nft:
-    fd = open_netns(path_of(name))
-    try:
-        return run_in(fd, make)
-    finally:
-        os.close(fd)
-
-
-def listener() -> Nft:
-    return Nft(events=True)
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    with netns() as made:
-        yield made
-
-
-@contextlib.contextmanager
-def socket_in(name: str, make: Callable[[], Nft] = Nft) -> Iterator[Nft]:
-    with contextlib.closing(opened(name, make)) as nl:
-        yield nl
-
-
-@pytest.fixture
-def nl(name: str) -> Iterator[Nft]:
-    with socket_in(name, listener) as made:
-        yield made
 
 
 def kinds(state: State) -> dict[str, int]:
@@ -316,109 +276,3 @@ def test_namespace_with_thousands_of_foreign_rules(name: str, nl: Nft) -> None:
     nft(name, f"add table ip big\nadd chain ip big c\n{rules}\n{TABLE}")
     assert len(nl.table_rules("ip", "big")) == 5000
     assert kinds(nl.read("pointsman"))["rule"] == 4
-
-
-# --- events ------------------------------------------------------------------------------------------
-
-
-def test_own_and_foreign_commits_are_told_apart(name: str, nl: Nft) -> None:
-    nft(name, TABLE)
-    (foreign,) = nl.events()
-    assert (foreign.own, foreign.comm) == (False, "nft")
-    assert foreign.portid != nl.portid
-    state = nl.read("pointsman")
-    nl.commit(batch((), state.records, generation=state.generation))
-    (own,) = nl.events()
-    assert (own.own, own.generation) == (True, nl.generation())
-    assert Path(f"/proc/self/task/{own.pid}/comm").exists()
-    assert nl.events() == []
-
-
-def test_reads_and_refused_batches_are_no_events(name: str, nl: Nft) -> None:
-    nft(name, TABLE)
-    state = nl.read("pointsman")
-    nl.events()
-    nl.chains()
-    with pytest.raises(NftError):
-        nl.commit(batch(state.records, generation=state.generation - 1))
-    assert nl.events() == []
-
-
-def test_events_make_the_socket_readable_and_end_with_the_read(name: str, nl: Nft) -> None:
-    import select
-
-    poll = select.poll()
-    poll.register(nl.fileno(), select.POLLIN)
-    assert poll.poll(0) == []
-    nft(name, "add table ip somebody")
-    assert poll.poll(2000)
-    assert len(nl.events()) == 1
-    assert poll.poll(0) == []
-
-
-def burst(name: str, commits: int) -> None:
-    """As many foreign commits, from one process."""
-    with socket_in(name) as other:
-        nft(name, "table inet noise {\n chain c { counter; }\n}")
-        noise = other.read("noise").records
-        for _ in range(commits // 2):
-            other.commit(batch((), noise))
-            other.commit(batch(noise))
-
-
-def test_c18_overflow_is_noticed_and_a_read_makes_up_for_it(name: str) -> None:
-    with socket_in(name, lambda: Nft(events=True, buffer=4096)) as nl:
-        nft(name, TABLE)
-        known = nl.read("pointsman")
-        burst(name, 1000)
-        nft(name, "add element inet pointsman ports { 80 }")
-        assert len(nl.events()) < 1000
-        assert nl.lost
-        assert nl.read("pointsman").records != known.records
-        assert not nl.lost
-
-
-def test_overflow_during_a_commit_says_that_nobody_knows(name: str) -> None:
-    with socket_in(name, lambda: Nft(events=True, buffer=2048)) as nl:
-        nft(name, TABLE)
-        state = nl.read("pointsman")
-        with pytest.raises(NftError) as caught:
-            nl.commit(batch(state.records, state.records, replace=True, generation=state.generation))
-        assert (caught.value.errno, caught.value.transient) == (errno.ENOBUFS, True)
-        assert nl.read("pointsman").records == state.records
-        assert nl.generation() == state.generation + 1
-
-
-def test_large_buffer_takes_a_burst(name: str, nl: Nft) -> None:
-    burst(name, 200)
-    assert len(nl.events()) >= 200
-    assert not nl.lost
-
-
-def test_reads_under_constant_foreign_change_are_never_mixed(name: str, nl: Nft) -> None:
-    """A table that is either as it was or away; a reader must never see anything in between."""
-    import threading
-
-    nft(name, TABLE)
-    whole = nl.read("pointsman").records
-    stop = threading.Event()
-
-    def churn() -> None:
-        with socket_in(name) as other:
-            while not stop.is_set():
-                other.commit(batch((), whole))
-                other.commit(batch(whole))
-
-    thread = threading.Thread(target=churn)
-    thread.start()
-    seen: set[tuple[Record, ...]] = set()
-    try:
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
-            with contextlib.suppress(NftError):
-                seen.add(nl.read("pointsman").records)
-    finally:
-        stop.set()
-        thread.join()
-    assert seen <= {(), whole}
-    assert seen

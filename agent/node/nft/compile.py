@@ -76,6 +76,10 @@ class Compiler:
                 self._known.popitem(last=False)
             return template
 
+    def known(self, text: str) -> Template | None:
+        """The template if it has been made; never waits, not even for a compilation under way."""
+        return self._known.get(text)
+
     def flags(self) -> int:
         """OWNER | PERSIST if this kernel has both table flags, else 0 (see `reason`). Raises CompileError."""
         with self._lock:

@@ -50,7 +50,7 @@ class Applied(msgspec.Struct, frozen=True):
     `result`: "unchanged", "installed" (there was none), "updated" (in place), "replaced" (a new table
     in one transaction) or "claimed" (an equal orphan is ours now). `differences` were found before.
     `lost_counters` are the last values, (packets, bytes), of counters that have gone or started again.
-    Times are milliseconds: of the commits, and of reading back.
+    Times are milliseconds: of the commits, and of the last reading back and comparing.
     """
 
     result: Result
@@ -103,10 +103,10 @@ class NftDatapath:
         for _ in range(TRIES):
             began = time.perf_counter()
             state = self._read(nl, TABLE)
+            differences = difference(want, state.records)
             done = msgspec.structs.replace(done, state=state, verify_ms=_milliseconds(began))
             if state.owner not in (0, nl.portid):
                 raise OwnedByAnother(f"cannot change table inet {TABLE}: socket {state.owner} owns it")
-            differences = difference(want, state.records)
             if not differences:
                 return done
             if state.generation == committed:
@@ -114,8 +114,6 @@ class NftDatapath:
                 if done.result in ("installed", "replaced"):
                     raise Unverified(differences)
                 replace = True
-            # A table becomes persistent, or ceases to be, only by being made.
-            replace = replace or bool(state.records and (flags ^ state.flags) & PERSIST)
             began = time.perf_counter()
             try:
                 nl.commit(batch(want, state.records, replace=replace, generation=state.generation))

@@ -1,0 +1,83 @@
+"""What a visit found in a live pod's kernel state, for people and for scripts."""
+
+import time
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from agent.cli.output import age, wrapped
+from agent.cli.remedies import REMEDIES, wrong
+from agent.core.reasons import Reason
+from agent.core.redirect import RedirectSpec
+from agent.state import PodState
+
+
+class KernelState(msgspec.Struct, frozen=True, rename="camel"):
+    """`equal`: the table was read just now and is as the settings say; None where it is not ours.
+
+    `differences`: what the visit found; put right when `equal`. `culprit`: author of the last foreign
+    change. `proxy_listens`: None where nobody looked. `since`: unix seconds. `shadowed_by`: chains of
+    others that decide before ours.
+    """
+
+    phase: str
+    reason: str
+    message: str
+    remedy: str
+    since: float
+    mode: str
+    netns: str
+    equal: bool | None
+    differences: tuple[str, ...]
+    drifts: int
+    culprit: str
+    proxy_listens: bool | None
+    shadowed_by: tuple[str, ...]
+
+
+def kernel_state(pod: PodState) -> KernelState:
+    """From the answer to a visit."""
+    status = pod.status
+    ours = status.mode == "nftables"
+    deaf = any(one.reason is Reason.PROXY_NOT_LISTENING for one in status.complaints)
+    return KernelState(
+        phase=status.phase,
+        reason=status.reason,
+        message=status.message,
+        remedy=REMEDIES.get(status.reason, "") if wrong(status) or status.reason is Reason.ORPHANED else "",
+        since=status.since,
+        mode=status.mode,
+        netns=pod.netns,
+        equal=not wrong(status) if ours or wrong(status) else None,
+        differences=status.differences,
+        drifts=status.drifts,
+        culprit=status.culprit,
+        proxy_listens=not deaf if status.reason is Reason.REDIRECTED else None,
+        shadowed_by=tuple(one.subject for one in status.complaints if one.reason is Reason.SHADOWED),
+    )
+
+
+def print_kernel_state(kernel: KernelState, spec: RedirectSpec | None) -> None:
+    mode = f" by {kernel.mode}" if kernel.mode else ""
+    click.echo(f"  {kernel.phase} ({kernel.reason}){mode} for {age(time.time() - kernel.since)}")
+    for line in _lines(kernel, spec):
+        click.echo(wrapped(line, "  "))
+
+
+def _lines(kernel: KernelState, spec: RedirectSpec | None) -> Iterator[str]:
+    if kernel.message:
+        yield kernel.message
+    if kernel.remedy:
+        yield f"remedy: {kernel.remedy}"
+    if kernel.equal:
+        yield "kernel: the table is as these settings say, read back just now"
+    if kernel.differences:
+        done = "found and put right" if kernel.equal else "differs"
+        yield f"kernel: {done}: {'; '.join(kernel.differences)}"
+    if kernel.culprit:
+        yield f"last foreign change by {kernel.culprit}; {kernel.drifts} drifts repaired"
+    if kernel.proxy_listens and spec is not None:
+        yield f"proxy: listens on {spec.inbound_port} and {spec.outbound_port}"
+    for chain in kernel.shadowed_by:
+        yield f"shadowed: {chain} decides before our rules"
