@@ -51,7 +51,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 @defaults.options
 @click.pass_context
 def command(
-    ctx: click.Context, pod: PodKey | None, files: tuple[str, ...], run_dir: Path, form: str, **values: Any
+    ctx: click.Context, /, pod: PodKey | None, files: tuple[str, ...], run_dir: Path, form: str, **values: Any
 ) -> None:
     """Explain where the connections of a pod go, and who said so.
 
@@ -86,6 +86,7 @@ _QUESTION = ("destination", "uid", "gid", "port", "origin", "protocol")
 
 
 def _question(
+    *,
     destination: tuple[IPv4Address | IPv6Address, int] | None,
     uid: int | None,
     gid: int | None,
@@ -110,7 +111,8 @@ def _refuse_defaults(ctx: click.Context, values: dict[str, Any]) -> None:
         given = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if given and parameter.name in values:
             raise click.UsageError(
-                f"cannot use {parameter.opts[0]} on a live pod: the agent's own setting counts; add -f POD.yaml"
+                f"cannot use {parameter.opts[0]} on a live pod: the agent's own setting counts; "
+                "add -f POD.yaml"
             )
 
 
@@ -125,7 +127,14 @@ def _written(entry: Entry, question: Question | None) -> Explanation:
         left_alone=left_alone,
         settings=rows,
         complaints=derivation.complaints,
-        answer=_answer(question, spec, rows, derivation.complaints, pod.ips, left_alone),
+        answer=_answer(
+            question,
+            spec=spec,
+            rows=rows,
+            complaints=derivation.complaints,
+            addresses=pod.ips,
+            left_alone=left_alone,
+        ),
     )
 
 
@@ -141,12 +150,20 @@ def _live(pod: PodState, question: Question | None) -> Explanation:
         settings=rows,
         complaints=status.complaints,
         kernel=kernel_state(pod),
-        answer=_answer(question, pod.spec, rows, status.complaints, pod.addresses, left_alone),
+        answer=_answer(
+            question,
+            spec=pod.spec,
+            rows=rows,
+            complaints=status.complaints,
+            addresses=pod.addresses,
+            left_alone=left_alone,
+        ),
     )
 
 
 def _answer(
     question: Question | None,
+    *,
     spec: RedirectSpec | None,
     rows: tuple[Setting, ...],
     complaints: tuple[Complaint, ...],
@@ -156,7 +173,7 @@ def _answer(
     if question is None:
         return None
     if spec is None or left_alone:
-        return unredirected(question, "", left_alone)
+        return unredirected(question, left_alone)
     return answer(question, spec, rows, complaints, addresses)
 
 
@@ -176,7 +193,8 @@ def _print(one: Explanation, spec: RedirectSpec | None) -> None:
 
 def _print_answer(found: Answer) -> None:
     click.echo(f"  {found.connection}")
-    click.echo(f"  {found.verdict}{f' {found.port}' if found.port else ''}")
+    to = f" to the proxy's {found.to} port {found.port}" if found.port else ""
+    click.echo(f"  {found.verdict}{to}")
     click.echo(wrapped(f"because {found.why}", "  "))
     if found.rule:
         click.echo(f"  rule {found.rule}")

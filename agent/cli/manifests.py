@@ -8,7 +8,7 @@ import msgspec
 
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
-from agent.core.objects import Pod, Put
+from agent.core.objects import Object, Pod, Put
 from agent.core.redirect import Derivation, NodeDefaults, derive
 from agent.files.manifests import ManifestError, parse
 
@@ -49,7 +49,7 @@ def pick(entries: tuple[Entry, ...], pod: PodKey | None) -> tuple[Entry, ...]:
     raise click.UsageError(f"cannot find pod {pod} in the files: they hold {there}")
 
 
-def _read(file: str) -> tuple[object, ...]:
+def _read(file: str) -> tuple[Object, ...]:
     try:
         return parse(_text(file))
     except (ManifestError, UnicodeDecodeError, ValueError) as error:

@@ -56,13 +56,14 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, rename="camel"):
-    """`verdict`: "redirected to the proxy's inbound port", or outbound, or "direct"; `port`: that port.
+    """`verdict`: "redirected" to the proxy's `port`, its "inbound" or "outbound" one (`to`), or "direct".
 
     `rule`: id of the rule that decided, "" without rules. `complaints`: those that bear on it.
     """
 
     connection: str
-    verdict: str
+    verdict: Literal["redirected", "direct"]
+    to: str
     port: int | None
     rule: str
     why: str
@@ -84,7 +85,8 @@ def answer(
     direct = verdict.action == "direct"
     return Answer(
         connection=describe(question, connection),
-        verdict="direct" if direct else f"redirected to the proxy's {_PROXY[verdict.action]} port",
+        verdict="direct" if direct else "redirected",
+        to="" if direct else _PROXY[connection.direction],
         port=verdict.to_port,
         rule=verdict.rule,
         why=verdict.why,
@@ -93,9 +95,9 @@ def answer(
     )
 
 
-def unredirected(question: Question, rule: str, why: str) -> Answer:
+def unredirected(question: Question, why: str) -> Answer:
     """The answer for a pod in which nothing is redirected."""
-    return Answer(describe(question), "direct", None, rule, why)
+    return Answer(describe(question), "direct", "", None, "", why)
 
 
 def describe(question: Question, connection: Connection | None = None) -> str:

@@ -33,11 +33,12 @@ class Simulation(msgspec.Struct, frozen=True, rename="camel"):
 @options.output("text", "json")
 @defaults.options
 @click.pass_context
-def command(ctx: click.Context, simulate: bool, files: tuple[str, ...], form: str, **values: Any) -> None:
-    """Print a pod's effective settings, each with its origin, and its rules as nft text.
+def command(ctx: click.Context, /, simulate: bool, files: tuple[str, ...], form: str, **values: Any) -> None:
+    """Print the settings and rules that a pod would get.
 
-    Takes manifests and the flags of `run` that make up the node's defaults. Ends with 1 when there is
-    something to complain about in what was written.
+    Every setting with its origin and what it overrides, and the rules as nft text. Takes manifests, and
+    the flags of `run` that make up the node's defaults; needs no agent and no privileges. Ends with 1
+    when there is something to complain about in what was written.
     """
     if not simulate:
         raise click.UsageError("cannot write rules: only `pointsman run` does; add --simulate to print them")

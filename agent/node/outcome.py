@@ -99,7 +99,9 @@ def _passive(writes: bool) -> Reason:
 
 
 def _init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
-    if plan.init is not InitState.SUCCEEDED or sight.result != "installed":
+    # Where its complete rules are taken over on purpose, the goal is another.
+    incomplete = plan.goal is Goal.REDIRECT_UNLESS_IPTABLES and sight.result == "installed"
+    if plan.init is not InitState.SUCCEEDED or not incomplete:
         return ()
     return (
         Complaint(

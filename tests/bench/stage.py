@@ -26,6 +26,13 @@ SETTLE_PAUSE = 1.0
 END_DEADLINE = 20.0
 
 
+class Cost(msgspec.Struct, frozen=True):
+    """Milliseconds of one thing that was done: elapsed, and of CPU with all children."""
+
+    wall: float
+    cpu: float
+
+
 def progress(text: str) -> None:
     """Say on stderr what is being done."""
     print(f"  {text}", file=sys.stderr, flush=True)

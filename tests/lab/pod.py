@@ -25,6 +25,9 @@ _SETTINGS = {
     "net/ipv6/conf/default/accept_dad": "0",
 }
 
+# A prefix route through lo is a reject route: until the local route is there, it would refuse packets.
+_IPV6_ADDRESS = " nodad noprefixroute"
+
 
 class Link(msgspec.Struct, frozen=True):
     """A veth pair of the pod: `here` are its own addresses on it by family, `there` those of the far end.
@@ -94,8 +97,8 @@ class Pod:
         if self.owns(name, address):
             yield
             return
-        nodad = " nodad" if family_of(address) == 6 else ""
-        configure(name, f"addr add {host_prefix(address)} dev lo{nodad}")
+        options = _IPV6_ADDRESS if family_of(address) == 6 else ""
+        configure(name, f"addr add {host_prefix(address)} dev lo{options}")
         self._held.add((name, address))
         inside(name, lambda: _await_local(address))
         try:
@@ -160,7 +163,7 @@ def _await_local(address: str) -> None:
 def _end(interface: str, own: dict[Family, str], far: dict[Family, str], far_mac: str) -> Iterator[str]:
     """Commands for one end of a link: addresses, the neighbour, and a route to it."""
     for family in FAMILIES:
-        yield f"addr add {host_prefix(own[family])} dev {interface}" + (" nodad" if family == 6 else "")
+        yield f"addr add {host_prefix(own[family])} dev {interface}" + (_IPV6_ADDRESS if family == 6 else "")
         yield f"neigh replace {far[family]} lladdr {far_mac} dev {interface} nud permanent"
         yield f"route add {host_prefix(far[family])} dev {interface}"
 

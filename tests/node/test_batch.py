@@ -37,7 +37,7 @@ def kinds(data: bytes) -> list[int]:
 
 def test_fresh_batch_creates_everything_in_order_and_asks_for_one_answer() -> None:
     made = batch(FULL, generation=3)
-    new = [NUMBER[kind] + NEW for kind in ("table", "chain", "object", "set", "elements", "rule", "rule")]  # type: ignore[index]
+    new = [NUMBER[kind] + NEW for kind in ("table", "chain", "object", "set", "elements", "rule", "rule")]
     assert kinds(made.data) == new
     assert [step.seq for step in steps(made.data)] == list(range(1, 8))
     assert [bool(step.flags & ACK) for step in steps(made.data)] == [False] * 6 + [True]
@@ -73,7 +73,7 @@ def test_one_changed_rule_rewrites_the_rules_and_nothing_else() -> None:
 def test_what_is_no_longer_wanted_goes_last() -> None:
     have = in_order((*FULL, a_chain("stale"), a_rule("stale", "x"), a_set("old"), a_counter("old")))
     made = batch(FULL, have, generation=1)
-    assert kinds(made.data)[-3:] == [NUMBER[kind] + DELETE for kind in ("set", "object", "chain")]  # type: ignore[index]
+    assert kinds(made.data)[-3:] == [NUMBER[kind] + DELETE for kind in ("set", "object", "chain")]
     assert made.labels[-1] == "deletion of chain stale"
     assert "removal of rule from stale" in made.labels
 

@@ -104,8 +104,10 @@ def test_template_installs_what_libnftables_installs(compiler: Compiler, text: s
 
 
 def test_known_text_asks_nobody(compiler: Compiler) -> None:
+    assert compiler.known(SIMPLE) is None
     first = compiler.compile(SIMPLE)
     compiler.close()
+    assert compiler.known(SIMPLE) is first
     assert compiler.compile(SIMPLE) is first
     assert children() == set()
 

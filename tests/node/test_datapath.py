@@ -146,6 +146,18 @@ def test_every_way_between_plain_and_owned(name: str, template: Template, owned:
         assert (done.result, done.state.flags) == ("replaced", PLAIN)
 
 
+def test_conversion_takes_one_transaction(nl: Nft, template: Template, owned: int) -> None:
+    reads: list[State] = []
+
+    def counted(nl: Nft, table: str) -> State:
+        reads.append(nl.read(table))
+        return reads[-1]
+
+    apply(nl, template, PLAIN)
+    NftDatapath(counted).apply(nl, template, owned)
+    assert [state.flags for state in reads] == [PLAIN, owned]
+
+
 def test_owner_refuses_foreign_flush_and_delete(name: str, nl: Nft, template: Template, owned: int) -> None:
     apply(nl, template, owned)
     before = listing(name)
@@ -227,6 +239,17 @@ def test_foreign_change_between_read_and_commit_is_seen_and_overcome(
     assert len(meddled) == 3
     assert NftDatapath().observe(nl, template, PLAIN).differences == ()
     assert done.state.records == template.records
+
+
+def test_table_that_others_made_meanwhile_is_no_work_of_ours(name: str, nl: Nft, template: Template) -> None:
+    def overtaken(nl: Nft, table: str) -> State:
+        state = nl.read(table)
+        if not state.records:
+            nft(name, TEXT)
+        return state
+
+    done = NftDatapath(overtaken).apply(nl, template, PLAIN)
+    assert (done.result, done.install_ms, done.differences) == ("unchanged", 0, ())
 
 
 def test_endless_meddling_ends_as_a_transient_error(name: str, nl: Nft, template: Template) -> None:

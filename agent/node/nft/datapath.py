@@ -114,6 +114,8 @@ class NftDatapath:
                 if done.result in ("installed", "replaced"):
                     raise Unverified(differences)
                 replace = True
+            # Persistence can only be given to a new table. To be refused takes an RCU grace period, 10 ms.
+            replace = replace or bool(state.records and (flags ^ state.flags) & PERSIST)
             began = time.perf_counter()
             try:
                 nl.commit(batch(want, state.records, replace=replace, generation=state.generation))

@@ -1,0 +1,33 @@
+"""`pointsman check`: can an agent work on this node, does it, and how do its pods fare?"""
+
+from pathlib import Path
+
+import click
+
+from agent.cli import options
+from agent.cli.check_agent import check_agent
+from agent.cli.check_node import check_node
+from agent.cli.report import print_report, report
+
+
+@click.command("check")
+@click.option(
+    "--proc",
+    type=click.Path(path_type=Path),
+    default=Path("/proc"),
+    show_default=True,
+    help="The node's /proc.",
+)
+@options.netns_dir
+@options.run_dir
+@options.output("text", "json")
+@click.pass_context
+def command(ctx: click.Context, /, proc: Path, netns_dir: Path, run_dir: Path, form: str) -> None:
+    """Check this node, the agent, and its pods.
+
+    Says of each failure what to do. Run it where the agent runs, with the same privileges. Ends with 1
+    when a check fails; a warning is about something that works, and could be better.
+    """
+    found = report((check_node(proc), *check_agent(run_dir, netns_dir)))
+    print_report(found, form)
+    ctx.exit(0 if found.success else 1)
