@@ -174,7 +174,13 @@ class Admin:
 
     def _open_tcp(self, door: Door, address: tuple[str, int]) -> None:
         kind = _Tcp6Server if ":" in address[0] else _TcpServer
-        server = kind(address, _Handler)
+        try:
+            server = kind(address, _Handler)
+        except OSError as error:
+            where = f"{address[0]} port {address[1]}"
+            raise OSError(
+                f"cannot listen on {where}: {error.strerror}; choose another --admin-address"
+            ) from error
         self.port = server.server_port
         self._serve(server, Application(door, private=False))
 

@@ -13,7 +13,7 @@ from agent.cli.report import print_report, report
 @click.command("check")
 @click.option(
     "--proc",
-    type=click.Path(path_type=Path),
+    type=options.DIRECTORY,
     default=Path("/proc"),
     show_default=True,
     help="The node's /proc.",

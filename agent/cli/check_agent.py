@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.cli.client import Agent, AgentDeniedError, AgentError
-from agent.cli.remedies import HARMFUL, REMEDIES, wrong
+from agent.cli.kernel_state import wrong
 from agent.cli.report import Category, Check, failed, passed, warning
-from agent.core.reasons import Complaint, Phase, Reason
+from agent.core.reasons import MEANINGS, Complaint, Phase, Reason
 from agent.node.lock import WriterLock
 from agent.node.sweep import namespaces, search
 from agent.state import NodeState, PodState
@@ -23,6 +23,9 @@ PROMISES = {
     Reason.LEFTOVER: "no rules of linkerd-init are left",
 }
 """What holds when no pod has this complaint. All other complaints are about what people wrote."""
+
+HARMFUL = PROMISES.keys() - {Reason.LEFTOVER}
+"""Complaints that mean clear text or refused connections; the others are warnings."""
 
 OBSERVATIONS = {Reason.FOREIGN_RULES}
 """Complaints that are no reason to do anything."""
@@ -87,7 +90,7 @@ def _astray(pod: PodState, description: str) -> Check:
     return (warning if young else failed)(
         description,
         f"{_name(pod)}: {status.phase} ({status.reason}){message}",
-        REMEDIES.get(status.reason, ""),
+        MEANINGS[status.reason].remedy,
     )
 
 
@@ -100,7 +103,7 @@ def _promise(promise: str, broken: list[tuple[PodState, Complaint]]) -> Iterator
         yield mark(
             promise,
             f"{_name(pod)}: {complaint.reason} {complaint.subject}: {complaint.message}",
-            complaint.remedy,
+            complaint.remedy or MEANINGS[complaint.reason].remedy,
         )
 
 
@@ -122,7 +125,8 @@ def _orphans(pods: tuple[PodState, ...], netns_dir: Path) -> Check:
     ]
     if orphans or swept.unreadable:
         lines = [f"{path}: no pod of the agent lives there" for path in orphans]
-        return warning(description, "\n".join((*lines, *swept.unreadable)), REMEDIES[Reason.ORPHANED])
+        lines += [f"{path}: {why}" for path, why in swept.unreadable.items()]
+        return warning(description, "\n".join(lines), MEANINGS[Reason.ORPHANED].remedy)
     return passed(description)
 
 

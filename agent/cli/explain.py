@@ -11,11 +11,10 @@ from click.core import ParameterSource
 from agent.cli import defaults, options
 from agent.cli.client import Agent
 from agent.cli.effective import Setting, print_origins, print_settings, settings
-from agent.cli.kernel_state import KernelState, kernel_state, print_kernel_state
+from agent.cli.kernel_state import KernelState, kernel_state, print_kernel_state, wrong
 from agent.cli.manifests import Entry, derivations, pick
 from agent.cli.output import print_complaints, print_json, printable, wrapped
 from agent.cli.question import Answer, Question, answer, unredirected
-from agent.cli.remedies import wrong
 from agent.cli.types import IP, Endpoint, Id, IpAddress, PodName, Port
 from agent.core.names import PodKey
 from agent.core.plan import MESSAGES

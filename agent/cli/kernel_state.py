@@ -7,8 +7,8 @@ import click
 import msgspec
 
 from agent.cli.output import age, wrapped
-from agent.cli.remedies import REMEDIES, wrong
-from agent.core.reasons import Reason
+from agent.core.lifecycle import Redirection
+from agent.core.reasons import MEANINGS, Phase, Reason
 from agent.core.redirect import RedirectSpec
 from agent.state import PodState
 
@@ -36,6 +36,11 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel"):
     shadowed_by: tuple[str, ...]
 
 
+def wrong(status: Redirection) -> bool:
+    """Whether the pod should be redirected and is not, as far as anybody knows."""
+    return status.phase in (Phase.FAILED, Phase.PENDING)
+
+
 def kernel_state(pod: PodState) -> KernelState:
     """From the answer to a visit."""
     status = pod.status
@@ -45,7 +50,7 @@ def kernel_state(pod: PodState) -> KernelState:
         phase=status.phase,
         reason=status.reason,
         message=status.message,
-        remedy=REMEDIES.get(status.reason, "") if wrong(status) or status.reason is Reason.ORPHANED else "",
+        remedy=MEANINGS[status.reason].remedy,
         since=status.since,
         mode=status.mode,
         netns=pod.netns,
@@ -68,7 +73,7 @@ def print_kernel_state(kernel: KernelState, spec: RedirectSpec | None) -> None:
 def _lines(kernel: KernelState, spec: RedirectSpec | None) -> Iterator[str]:
     if kernel.message:
         yield kernel.message
-    if kernel.remedy:
+    if kernel.phase != Phase.APPLIED and not kernel.remedy.startswith("nothing"):
         yield f"remedy: {kernel.remedy}"
     if kernel.equal:
         yield "kernel: the table is as these settings say, read back just now"

@@ -52,7 +52,9 @@ def pick(entries: tuple[Entry, ...], pod: PodKey | None) -> tuple[Entry, ...]:
 def _read(file: str) -> tuple[Object, ...]:
     try:
         return parse(_text(file))
-    except (ManifestError, UnicodeDecodeError, ValueError) as error:
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"cannot use {_name(file)}: byte {error.start} is no UTF-8 text") from error
+    except (ManifestError, ValueError) as error:
         raise click.UsageError(f"cannot use {_name(file)}: {error}") from error
     except OSError as error:
         raise click.UsageError(f"cannot read {_name(file)}: {error.strerror}; name a manifest") from error

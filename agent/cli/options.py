@@ -10,9 +10,12 @@ from agent.cli.types import FilesDirectory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DIRECTORY = click.Path(path_type=Path, readable=False)
+"""Not looked at here: whoever uses it can tell better what is wrong with it."""
+
 run_dir = click.option(
     "--run-dir",
-    type=click.Path(path_type=Path),
+    type=DIRECTORY,
     default=Path("/run/pointsman"),
     show_default=True,
     help="Directory of the agent's socket and the writer's lock.",
@@ -20,7 +23,7 @@ run_dir = click.option(
 
 netns_dir = click.option(
     "--netns-dir",
-    type=click.Path(path_type=Path),
+    type=DIRECTORY,
     default=Path("/run/netns"),
     show_default=True,
     help="Directory in which the container runtime names network namespaces.",

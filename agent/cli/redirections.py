@@ -18,7 +18,8 @@ WIDE = ("UID", "NETNS", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod. `since`: unix seconds; `connections`: by counter of its table."""
+    """One pod. `since`: unix seconds; `exposed_s`: seconds that it ran without rules before they were
+    installed; `connections`: by counter of its table."""
 
     namespace: str
     name: str
@@ -33,6 +34,7 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     netns: str
     how: str
     install_ms: float | None
+    exposed_s: float | None
     culprit: str
     complaints: tuple[Complaint, ...]
     connections: Counters
@@ -79,6 +81,7 @@ def _row(pod: PodState) -> Row:
         netns=pod.netns,
         how=status.how,
         install_ms=status.install_ms,
+        exposed_s=status.exposed_s,
         culprit=status.culprit,
         complaints=status.complaints,
         connections=pod.counters,

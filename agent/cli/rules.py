@@ -1,6 +1,7 @@
 """All rules of ours on this node, to be given up: with the running agent, or in its place."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -27,11 +28,11 @@ FAILURES = (OSError, NftError, HostNetns, OwnedByAnother, Unverified)
 
 class Found(msgspec.Struct, frozen=True):
     """Names of what holds our table: pods, or namespaces where no pod is known. `draining` redirect no
-    new connection; `unknown`: where nobody could look, and why."""
+    new connection. `unknown`: where nobody could look or change anything, and why."""
 
     redirecting: tuple[str, ...] = ()
     draining: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    unknown: dict[str, str] = {}
 
 
 class Rules(Protocol):
@@ -63,32 +64,18 @@ class KeptRules:
 class BareRules:
     """The rules that are left where no agent runs. `names`: pod by path of its namespace, where known.
 
-    Holds the writer's lock from the construction until the process ends, so that no agent comes between.
-    Raises click.ClickException when the lock cannot be taken.
+    Whoever changes them holds the writer's lock, see `writing`.
     """
 
-    def __init__(self, run_dir: Path, names: dict[str, str]) -> None:
+    def __init__(self, names: dict[str, str]) -> None:
         self._names = names
-        self._lock = WriterLock(run_dir / "writer.lock")
-        try:
-            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            taken = self._lock.take()
-        except OSError as error:
-            raise click.ClickException(
-                f"cannot take the writer's lock {self._lock.path}: {error.strerror}; run this command as root"
-            ) from error
-        if not taken:
-            raise click.ClickException(
-                f"cannot take the writer's lock {self._lock.path}: process {self._lock.holder()} holds it, "
-                "and does not answer; wait until it is ready, or end it"
-            )
 
     def found(self) -> Found:
         swept = self._search()
         return Found(
             redirecting=tuple(self._names[one.path] for one in swept.held if one.redirects),
             draining=tuple(self._names[one.path] for one in swept.held if not one.redirects),
-            unknown=swept.unreadable,
+            unknown={self._names[path]: why for path, why in swept.unreadable.items()},
         )
 
     def drain(self) -> Found:
@@ -109,16 +96,38 @@ class BareRules:
         return sweep.search(self._names)
 
     def _each(self, change: Callable[[str], None]) -> Found:
-        failed = []
+        failed: dict[str, str] = {}
         for one in self._search().held:
             try:
                 change(one.path)
             except NetnsMissing:
                 continue
             except FAILURES as error:
-                failed.append(f"{self._names[one.path]}: {error}")
+                failed[self._names[one.path]] = str(error)
         left = self.found()
-        return msgspec.structs.replace(left, unknown=(*left.unknown, *failed))
+        return msgspec.structs.replace(left, unknown=left.unknown | failed)
+
+
+@contextlib.contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Hold the writer's lock, so that no agent comes between. Raises click.ClickException."""
+    lock = WriterLock(run_dir / "writer.lock")
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = lock.take()
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot take the writer's lock {lock.path}: {error.strerror}; run this command as root"
+        ) from error
+    if not taken:
+        raise click.ClickException(
+            f"cannot take the writer's lock {lock.path}: process {lock.holder()} holds it, and does not "
+            "answer; wait until it is ready, or end it"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def named_in(directory: Path) -> dict[str, str]:
@@ -144,7 +153,7 @@ def _kept(state: NodeState) -> Found:
     return Found(
         redirecting=_names(pod for pod in ours if pod.status.reason is not Reason.DRAINING),
         draining=_names(pod for pod in ours if pod.status.reason is Reason.DRAINING),
-        unknown=tuple(f"{_name(pod)}: {pod.status.reason}: {pod.status.message}" for pod in failed),
+        unknown={_name(pod): f"{pod.status.reason}: {pod.status.message}" for pod in failed},
     )
 
 

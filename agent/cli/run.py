@@ -1,7 +1,7 @@
 """`pointsman run`: the daemon."""
 
 import asyncio
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,24 @@ def command(**values: Any) -> None:
         discover=values.pop("discovery"),
         **values,
     )
+    problems: list[str] = []
     try:
         asyncio.run(Daemon(settings).run())
-    except OSError as error:
-        click.echo(f"cannot run: {error}", err=True)
-        sys.exit(1)
+    except* OSError as group:
+        problems += map(_words, _leaves(group))
+    if problems:
+        raise click.ClickException("\n".join(problems))
+
+
+def _leaves(group: BaseExceptionGroup[OSError]) -> Iterator[OSError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _words(error: OSError) -> str:
+    if error.filename is None:
+        return str(error)
+    return f"cannot use {error.filename}: {error.strerror}; run as root, or choose another path"

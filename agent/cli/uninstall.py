@@ -9,7 +9,7 @@ import msgspec
 from agent.cli import options
 from agent.cli.client import Agent, AgentAwayError
 from agent.cli.output import print_json, printable
-from agent.cli.rules import BareRules, Found, KeptRules, Rules, named_in
+from agent.cli.rules import BareRules, Found, KeptRules, Rules, named_in, writing
 from agent.cli.types import Seconds
 from agent.node.sweep import namespaces
 
@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel"):
     removed: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     draining: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    failed: dict[str, str] = {}
 
 
 @click.command("uninstall")
@@ -70,11 +70,11 @@ def command(
             raise click.UsageError("cannot use --yes or --wait without --remove-rules")
         _explain(form)
         return
-    rules = _rules(run_dir, netns_dir, source)
+    rules = _rules(ctx, run_dir, netns_dir, source)
     found = rules.found()
     if not yes and (found.redirecting or found.unknown or (found.draining and wait is not None)):
         _show(Outcome(left=found.redirecting, draining=found.draining, failed=found.unknown), form)
-        click.echo("New connections of these pods would go in clear text: add --yes if they shall.", err=True)
+        click.echo("Nothing was changed. With --yes, new connections of these go in clear text.", err=True)
         ctx.exit(2)
     outcome = _give_up(rules, found, wait)
     _show(outcome, form)
@@ -91,7 +91,9 @@ def _explain(form: str) -> None:
 
 def _give_up(rules: Rules, found: Found, wait: float | None) -> Outcome:
     left = rules.drain() if found.redirecting or found.unknown else found
-    drained = tuple(name for name in found.redirecting if name not in left.redirecting)
+    drained = tuple(
+        name for name in (*found.redirecting, *found.unknown) if _is_over(name, left.redirecting, left)
+    )
     removed: tuple[str, ...] = ()
     if wait is not None and left.draining:
         click.echo(
@@ -101,8 +103,12 @@ def _give_up(rules: Rules, found: Found, wait: float | None) -> Outcome:
         )
         time.sleep(wait)
         draining, left = left.draining, rules.remove()
-        removed = tuple(name for name in draining if name not in left.draining)
+        removed = tuple(name for name in draining if _is_over(name, left.draining, left))
     return Outcome(drained, removed, left.redirecting, left.draining, left.unknown)
+
+
+def _is_over(name: str, still: tuple[str, ...], left: Found) -> bool:
+    return name not in still and name not in left.unknown
 
 
 def _show(outcome: Outcome, form: str) -> None:
@@ -114,15 +120,16 @@ def _show(outcome: Outcome, form: str) -> None:
         (outcome.removed, "removed: connections through the proxy that still lived were reset"),
         (outcome.left, "redirects to the proxy"),
         (outcome.draining, "holds a drain table, which ends with the pod, or by --wait"),
-        (outcome.failed, "cannot be changed"),
     ):
         for name in names:
             click.echo(f"{printable(name)}: {what}")
+    for name, why in outcome.failed.items():
+        click.echo(printable(f"Error: {name}: {why}"), err=True)
     if outcome == Outcome():
         click.echo("No rules of ours found.", err=True)
 
 
-def _rules(run_dir: Path, netns_dir: Path, source: Path | None) -> Rules:
+def _rules(ctx: click.Context, run_dir: Path, netns_dir: Path, source: Path | None) -> Rules:
     agent = Agent(run_dir)
     try:
         agent.state()
@@ -134,4 +141,5 @@ def _rules(run_dir: Path, netns_dir: Path, source: Path | None) -> Rules:
         names = named_in(source) if source is not None else {path: path for path in namespaces(netns_dir)}
     except OSError as error:
         raise click.ClickException(f"cannot list {error.filename}: {error.strerror}; run as root") from error
-    return BareRules(run_dir, names)
+    ctx.with_resource(writing(run_dir))
+    return BareRules(names)

@@ -28,10 +28,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """What a search came to; `unreadable` says of each other namespace why nothing is known of it."""
+    """What a search came to; `unreadable`: paths of which nothing is known, and why."""
 
     held: tuple[Held, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    unreadable: dict[str, str] = {}
 
 
 def namespaces(directory: Path) -> list[str]:
@@ -49,18 +49,18 @@ def search(paths: Iterable[str]) -> Sweep:
     """Look for our table behind each path. The node's own namespace and leftover files are passed over;
     of several paths to one namespace the first is taken."""
     held: dict[NetnsId, Held] = {}
-    unreadable: list[str] = []
+    unreadable: dict[str, str] = {}
     for path in paths:
         try:
             found = _look(path)
         except (HostNetns, NetnsMissing):
             continue
         except (OSError, NftError) as error:
-            unreadable.append(f"{path}: {error}")
+            unreadable[path] = str(error)
             continue
         if found is not None:
             held.setdefault(found.netns, found)
-    return Sweep(tuple(held.values()), tuple(unreadable))
+    return Sweep(tuple(held.values()), unreadable)
 
 
 def drain(path: str, template: Template, flags: int) -> None:

@@ -15,6 +15,8 @@ from agent.core.ruleset import render
 from agent.node.hold import Hold, Place
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
+from agent.node.netns import run_in
+from agent.node.nft.batch import Batch
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft, State
 from agent.node.visit import Order, visit
@@ -70,28 +72,32 @@ async def _measure(count: int) -> Ours:
     return found
 
 
-class _Meter:
-    """Reads tables for the datapath and notes its thread's CPU clock around each read: what lies between
-    the last two reads of a visit that writes is the commit."""
+class _Meter(Nft):
+    """The product's socket, which notes what its last commit and its last read cost its thread, in CPU
+    milliseconds."""
 
-    def __init__(self) -> None:
-        self._marks: list[tuple[float, float]] = [(0.0, 0.0)]
+    commit_cpu = read_cpu = 0.0
 
-    def read(self, nl: Nft, table: str) -> State:
+    def commit(self, batch: Batch) -> None:
         began = time.thread_time()
-        state = nl.read(table)
-        self._marks = [self._marks[-1], (began, time.thread_time())]
+        super().commit(batch)
+        self.commit_cpu = (time.thread_time() - began) * 1e3
+
+    def read(self, table: str) -> State:
+        began = time.thread_time()
+        state = super().read(table)
+        self.read_cpu = (time.thread_time() - began) * 1e3
         return state
 
-    @property
-    def commit_cpu(self) -> float:
-        """CPU milliseconds between the last two reads."""
-        return (self._marks[-1][0] - self._marks[0][1]) * 1e3
 
-    @property
-    def read_cpu(self) -> float:
-        """CPU milliseconds of the last read."""
-        return (self._marks[-1][1] - self._marks[-1][0]) * 1e3
+class _Datapath(NftDatapath):
+    """The product's datapath, with metered sockets."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda nl, table: nl.read(table))
+
+    def open(self, netns_fd: int) -> Nft:
+        return run_in(netns_fd, lambda: _Meter(events=True))
 
 
 class _Bench:
@@ -99,8 +105,7 @@ class _Bench:
 
     def __init__(self) -> None:
         self.kernel = Kernel()
-        self._meter = _Meter()
-        self._datapath = NftDatapath(self._meter.read)
+        self._datapath = _Datapath()
 
     async def measure(self, paths: Sequence[Path], found: Ours) -> None:
         """Install, update, compare and poll; the figures are added to `found`."""
@@ -113,15 +118,14 @@ class _Bench:
         try:
             for path in paths:
                 holds.append(await on(lane, Hold, Place(str(path)), self._datapath))
-            for hold in holds:
-                seen = await on(lane, self._visit, hold, first, "installed")
-                found.installs.append(seen.commit)
-                found.verifies.append(seen.verify)
-                found.visits.append(seen.whole)
-            for hold in holds:
-                found.updates.append((await on(lane, self._visit, hold, other, "updated")).commit)
-            for hold in holds:
-                found.compares.append((await on(lane, self._visit, hold, again, "unchanged")).whole)
+            seen = await on(lane, self._visits, holds, first, "installed")
+            found.installs += [each.commit for each in seen]
+            found.verifies += [each.verify for each in seen]
+            found.visits += [each.whole for each in seen]
+            seen = await on(lane, self._visits, holds, other, "updated")
+            found.updates += [each.commit for each in seen]
+            seen = await on(lane, self._visits, holds, again, "unchanged")
+            found.compares += [each.whole for each in seen]
             for _ in range(ROUNDS):
                 found.rounds.append(await self._round(holds))
         finally:
@@ -132,6 +136,10 @@ class _Bench:
         template = await self.kernel.template(rule_text(defaults))
         return Order(goal=Goal.REDIRECT, template=template, flags=flags, write=True)
 
+    def _visits(self, holds: Sequence[Hold], order: Order, wanted: str) -> list[Visit]:
+        """One pod after the other, as the lane works when an agent has just started."""
+        return [self._visit(hold, order, wanted) for hold in holds]
+
     def _visit(self, hold: Hold, order: Order, wanted: str) -> Visit:
         """One visit. RuntimeError when it does another thing than the one to be measured."""
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -139,8 +147,10 @@ class _Bench:
         whole = Cost((time.perf_counter() - wall) * 1e3, (time.thread_time() - cpu) * 1e3)
         if sight.result != wanted:
             raise RuntimeError(f"cannot measure {hold.place}: a visit found it {sight.result}, not {wanted}")
-        commit = Cost(sight.install_ms or 0.0, self._meter.commit_cpu)
-        return Visit(whole, commit, Cost(sight.verify_ms or 0.0, self._meter.read_cpu))
+        meter = hold.nft
+        assert isinstance(meter, _Meter)
+        commit = Cost(sight.install_ms or 0.0, meter.commit_cpu)
+        return Visit(whole, commit, Cost(sight.verify_ms or 0.0, meter.read_cpu))
 
     async def _round(self, holds: list[Hold]) -> Cost:
         """The poll that the enforcer makes of all pods. RuntimeError when one has changed meanwhile."""

@@ -100,8 +100,8 @@ class Pod:
         options = _IPV6_ADDRESS if family_of(address) == 6 else ""
         configure(name, f"addr add {host_prefix(address)} dev lo{options}")
         self._held.add((name, address))
-        inside(name, lambda: _await_local(address))
         try:
+            inside(name, lambda: _await_local(address))
             yield
         finally:
             self._held.discard((name, address))

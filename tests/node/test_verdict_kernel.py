@@ -67,6 +67,7 @@ def specs(draw: st.DrawFn) -> RedirectSpec:
         ipv6=draw(st.booleans()),
         local_only=draw(st.booleans()),
         pin=draw(st.booleans()),
+        hold_outbound=draw(RARELY),
     )
 
 

@@ -73,6 +73,13 @@ def batch(
     return frame(steps, generation)
 
 
+def conditional(transaction: Batch, generation: int) -> Batch:
+    """An unconditional transaction, made so that the kernel refuses it once `generation` has passed."""
+    steps = transaction.data[len(envelope(BATCH_BEGIN, 0)) :]
+    begin = envelope(BATCH_BEGIN, 0, generation)
+    return Batch(begin + steps, (_begin(generation), *transaction.labels[1:]))
+
+
 class _Contents:
     """The records of one table by kind."""
 
@@ -186,5 +193,8 @@ def frame(steps: list[Step], generation: int | None) -> Batch:
         flags = step.flags | (ACK if seq == len(steps) else 0)
         parts.append(message(step.number, flags, seq, step.body, step.family))
     parts.append(envelope(BATCH_END, len(steps) + 1))
-    begin = "transaction" if generation is None else f"transaction on generation {generation}"
-    return Batch(b"".join(parts), (begin, *(step.label for step in steps)))
+    return Batch(b"".join(parts), (_begin(generation), *(step.label for step in steps)))
+
+
+def _begin(generation: int | None) -> str:
+    return "transaction" if generation is None else f"transaction on generation {generation}"

@@ -191,9 +191,10 @@ class Channel:
             return []
         if not groups:
             return list(messages(data))
-        for event in messages(data):
-            if event.kind == SUBSYSTEM << 8 | NEWGEN:
-                self.changes.append(self._change(event))
+        # The news of a commit has a datagram of its own, after those with what has changed.
+        event = next(messages(data), None)
+        if event is not None and event.kind == SUBSYSTEM << 8 | NEWGEN:
+            self.changes.append(self._change(event))
         return []
 
     def _change(self, event: Message) -> Change:

@@ -38,8 +38,9 @@ def _shortened(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n... ({len(text)} characters)"
 
 
-class Template(msgspec.Struct, frozen=True):
-    """One text as this kernel holds it: plain table, without state. Only for the kernel that made it."""
+class Template(msgspec.Struct, frozen=True, eq=False):
+    """One text as this kernel holds it: plain table, without state. Only for the kernel that made it.
+    Equal to itself alone, so that what is made of it can be kept by it."""
 
     records: tuple[Record, ...]
     text: str

@@ -8,6 +8,7 @@ One thread at a time per socket. The namespace of a dead pod is no error here: t
 """
 
 import errno
+import functools
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -16,7 +17,7 @@ import msgspec
 
 from agent.core.names import TABLE
 from agent.node.netns import run_in
-from agent.node.nft.batch import batch
+from agent.node.nft.batch import Batch, batch, conditional
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Template
 from agent.node.nft.difference import difference
@@ -24,6 +25,9 @@ from agent.node.nft.records import OWNER, PERSIST, Record, with_flags
 from agent.node.nft.socket import Nft, State
 
 Result = Literal["unchanged", "installed", "updated", "replaced", "claimed"]
+
+INSTALLATIONS = 64
+"""Templates whose transaction is kept for the next pod."""
 
 TRIES = 20
 """Attempts that others' changes may overtake before the caller is told to come back later."""
@@ -118,7 +122,7 @@ class NftDatapath:
             replace = replace or bool(state.records and (flags ^ state.flags) & PERSIST)
             began = time.perf_counter()
             try:
-                nl.commit(batch(want, state.records, replace=replace, generation=state.generation))
+                nl.commit(_transaction(template, flags, state, replace))
                 committed = state.generation + 1
             except NftError as error:
                 committed = 0
@@ -152,6 +156,19 @@ class NftDatapath:
                 if not error.transient:
                     raise
         raise NftError(errno.EINTR, f"remove table inet {TABLE}: changed by others during {TRIES} attempts")
+
+
+def _transaction(template: Template, flags: int, state: State, replace: bool) -> Batch:
+    if not state.records:
+        return conditional(_installation(template, flags), state.generation)
+    want = with_flags(template.records, flags)
+    return batch(want, state.records, replace=replace, generation=state.generation)
+
+
+@functools.lru_cache(INSTALLATIONS)
+def _installation(template: Template, flags: int) -> Batch:
+    """What makes the table where there is none: the same bytes for every pod."""
+    return batch(with_flags(template.records, flags))
 
 
 def _after(
