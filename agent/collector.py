@@ -48,8 +48,12 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     for reason, count in sorted(reasons.items()):
         complaints.add_metric([reason], count)
     yield complaints
-    live = sum(1 for pod in state.pods if pod.netns_inode is not None)
-    yield GaugeMetricFamily("pointsman_netns_live", "Network namespaces of pods that have not ended.", live)
+    yield GaugeMetricFamily(
+        "pointsman_netns_held", "Network namespaces of pods that are held open.", state.netns_held
+    )
+    yield GaugeMetricFamily(
+        "pointsman_netns_live", "Held network namespaces that have not ended.", state.netns_live
+    )
     yield GaugeMetricFamily(
         "pointsman_owned_tables",
         "1 when pods' tables are owned by this agent (owner and persist flags), 0 when they are plain.",

@@ -137,6 +137,7 @@ class Daemon:
     async def state(self) -> NodeState:
         """The node as it is now; counters are read from the kernel."""
         totals = await self.enforcer.read_counters()
+        holds = self.enforcer.holds()
         return NodeState(
             version=__version__,
             pid=os.getpid(),
@@ -145,6 +146,8 @@ class Daemon:
             draining=self.enforcer.duty.draining,
             owned_tables=bool(self.enforcer.kernel.flags),
             not_ready=self._not_ready(),
+            netns_held=len(holds),
+            netns_live=sum(1 for hold in holds if not hold.ended()),
             totals=totals,
             pods=tuple(self._pod_state(keeper) for keeper in self.enforcer.keepers.values()),
         )
@@ -175,7 +178,11 @@ class Daemon:
     async def _visit(self, name: str) -> PodState:
         keeper = self._find(name)
         await keeper.visit_now()
-        return msgspec.structs.replace(self._pod_state(keeper), addresses=await keeper.addresses())
+        try:
+            addresses = await keeper.addresses()
+        except OSError as error:
+            raise Refused(str(error)) from error
+        return msgspec.structs.replace(self._pod_state(keeper), addresses=addresses)
 
     async def _leftovers(self, name: str) -> tuple[Leftover, ...]:
         try:

@@ -28,7 +28,8 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole node. `not_ready`: what readiness waits for, empty when ready."""
+    """The whole node. `not_ready`: what readiness waits for, empty when ready. `netns_held`: network
+    namespaces held open, `netns_live`: those of them that are still the pods'."""
 
     version: str
     pid: int
@@ -37,5 +38,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     draining: bool
     owned_tables: bool
     not_ready: tuple[str, ...]
+    netns_held: int
+    netns_live: int
     totals: Counters
     pods: tuple[PodState, ...]

@@ -75,6 +75,8 @@ def _lines(kernel: KernelState, spec: RedirectSpec | None) -> Iterator[str]:
         yield kernel.message
     if kernel.phase != Phase.APPLIED and not kernel.remedy.startswith("nothing"):
         yield f"remedy: {kernel.remedy}"
+    if kernel.mode == "iptables":
+        yield "kernel: linkerd-init's rules decide, as they were when it ran; ours would do as is said here"
     if kernel.equal:
         yield "kernel: the table is as these settings say, read back just now"
     if kernel.differences:

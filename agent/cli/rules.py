@@ -134,7 +134,7 @@ def named_in(directory: Path) -> dict[str, str]:
     """Paths of network namespaces in the manifests of a directory, each with its pod. A manifest that
     cannot be read is named on stderr and passed over."""
     names: dict[str, str] = {}
-    for file in sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES):
+    for file in sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file()):
         try:
             objects = parse(file.read_text(encoding="utf-8"))
         except (ManifestError, OSError, UnicodeDecodeError) as error:

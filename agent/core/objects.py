@@ -81,7 +81,7 @@ class PodIP(_Object, frozen=True):
 
 class PodStatus(_Object, frozen=True):
     phase: str | None = None
-    pod_ip: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 

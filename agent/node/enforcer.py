@@ -128,6 +128,10 @@ class Enforcer:
             if keeper.hold is hold and generation != hold.seen:
                 keeper.wake()
 
+    def holds(self) -> list[Hold]:
+        """Every network namespace that is held open now."""
+        return [keeper.hold for keeper in self.keepers.values() if keeper.hold is not None]
+
     async def read_counters(self) -> Counters:
         """Totals of all pods since this agent's start, read from the kernel now."""
         for uid, keeper in list(self.keepers.items()):
@@ -156,17 +160,18 @@ class Enforcer:
         self.tally.ended(uid)
         if not task.cancelled() and task.exception() is not None:
             log.error("a keeper ended by a fault; it starts again", uid=uid, exc_info=task.exception())
-            self.wake([uid])
+        # Its object may have come back while it was ending; later, lest a fault spin.
+        asyncio.get_running_loop().call_later(END_PERIOD, self.wake, [uid])
 
     def _told(self, keeper: Keeper, note: Note) -> None:
         match note:
             case Opened(hold=hold):
                 self._wakes.add(hold.nft.fileno(), keeper.uid)
-                self.metrics.held.inc()
-            case Closed(hold=hold):
+            case Closed(hold=hold, counters=counters):
                 self._wakes.remove(hold.nft.fileno())
+                if counters:
+                    self.tally.seen(keeper.uid, counters)
                 self.tally.ended(keeper.uid)
-                self.metrics.held.dec()
             case Visited(sight=sight, seconds=seconds):
                 self.metrics.visited(sight, seconds)
                 if sight is not None and sight.lost:

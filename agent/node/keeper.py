@@ -19,6 +19,7 @@ from agent.core.plan import Goal, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.redirect import Derivation, RedirectSpec
 from agent.core.ruleset import drain, element_count, render
+from agent.core.tally import Counters
 from agent.node.duty import Duty
 from agent.node.hold import Hold
 from agent.node.kernel import Kernel
@@ -49,9 +50,10 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The netns is being given back."""
+    """The netns is being given back. `counters`: its last words, {} when they could not be read."""
 
     hold: Hold
+    counters: Counters = {}
 
 
 class Visited(msgspec.Struct, frozen=True):
@@ -114,7 +116,7 @@ class Keeper:
                         return
                 await self._sleep()
         finally:
-            await self._let_go()
+            await self._let_go(last_words=False)
             self._duty.release(self.uid)
 
     async def visit_now(self) -> None:
@@ -340,12 +342,13 @@ class Keeper:
         self._contested = False
         return finding
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, last_words: bool = True) -> None:
         """Give back all descriptors of the netns. The kernel state in it stays."""
         hold, self.hold = self.hold, None
         if hold is None:
             return
-        self._tell(self, Closed(hold))
+        counters = await self._kernel.last_counters(hold) if last_words else {}
+        self._tell(self, Closed(hold, counters))
         self._around, self._surveyed, self._survey_due = (), (), None
         await asyncio.shield(self._kernel.close(hold))
 

@@ -61,6 +61,13 @@ class Kernel:
     async def counters(self, hold: Hold) -> Counters:
         return await on(self.lanes.kernel, read_counters, hold)
 
+    async def last_counters(self, hold: Hold) -> Counters:
+        """Counters of a netns that ends, {} when they cannot be read any more."""
+        try:
+            return await self.counters(hold)
+        except (OSError, NftError):
+            return {}
+
     async def survey(
         self, hold: Hold, spec: RedirectSpec, ips: tuple[str, ...], close_wait: int | None
     ) -> tuple[Complaint, ...]:

@@ -52,9 +52,6 @@ class Metrics:
             "When the last full comparison of all pods began, as unix time.",
             registry=registry,
         )
-        self.held = Gauge(
-            "pointsman_netns_held", "Network namespaces of pods that are held open.", registry=registry
-        )
         self.unreadable = Gauge(
             "pointsman_proc_unreadable",
             "Processes that the last scan of /proc was not allowed to look at.",

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-from agent.core.objects import Pod as PodObject
 from agent.core.redirect import derive
 from tests.cases.findings import Findings
 from tests.cases.model import Case
@@ -148,9 +147,10 @@ def _found_by_the_scan(case: Case, one: Agent, beside: Pod, findings: Findings) 
     unflagged = manifest(case, None, "scanned", spec={"hostNetwork": False})
     found = manifest(case, None, "beside", spec={"hostNetwork": False})
     uids = ["9a1d2f04-6a5e-4c11-8f57-0c9e3d1b7a0" + digit for digit in "123"]
-    for each, uid in zip((flagged, unflagged, found), uids, strict=True):
+    addresses = ("127.0.0.1", "127.0.0.1", beside.address[4])
+    for each, uid, address in zip((flagged, unflagged, found), uids, addresses, strict=True):
         each["metadata"]["uid"] = uid
-        each["status"] |= {"podIP": None, "podIPs": None}
+        each["status"] |= {"podIP": address, "podIPs": None}
     try:
         with sandbox(uids[0], None), sandbox(uids[1], None), sandbox(uids[2], beside.name):
             settle(one, flagged, "HostNetwork")
@@ -178,7 +178,7 @@ def finished_job(case: Case) -> Findings:
         inode = path_of(job.name).stat().st_ino
         expect(findings, len(netfilter_sockets(job.name)) == 1, "no socket into the Job's netns to begin with")
         expect(findings, descriptors_of(one.pid, inode) == 1, "no descriptor of the Job's netns to begin with")
-        last = case.pod.status.phase if _finished(case.pod) else "Succeeded"
+        last = case.pod.status.phase if case.pod.finished else "Succeeded"
         ended = manifest(case, job.name, "job", status=status | {"phase": last})
         settle(one, ended, "Finished")
         wait(lambda: not netfilter_sockets(job.name), "release of the socket into the Job's netns")
@@ -197,10 +197,6 @@ def finished_job(case: Case) -> Findings:
         held = metric(one, "pointsman_netns_held")
         expect(findings, held == 1, f"{held:g} namespaces are held, expected 1")
     return findings
-
-
-def _finished(pod: PodObject) -> bool:
-    return pod.finished
 
 
 def before_the_proxy(case: Case) -> Findings:

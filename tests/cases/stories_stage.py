@@ -38,13 +38,15 @@ def expect(findings: Findings, truth: object, failure: str) -> None:
         findings.failures.append(failure)
 
 
-def wait(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Until `condition` is true; AssertionError when it is not in time."""
+def wait(
+    condition: Callable[[], object], what: str, seconds: float = PATIENCE, *, pause: float = 0.005
+) -> None:
+    """Until `condition`, asked every `pause` seconds, is true; AssertionError when it is not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"no {what} in {seconds:g} s")
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.cli import client
+from agent.cli.client import RefusedError
 from tests.cli.conftest import Cli, answer
 from tests.lab.agent import Agent, agent, pod_manifest
 from tests.linkerd_init import COMMANDS, COMPLETE, INBOUND_ONLY
@@ -77,11 +79,14 @@ def test_complete_rules_are_taken_over(cli: Cli, node: Agent, netns: str, binary
     node.put(pod_manifest("web", netns, namespace="shop", **INIT))
     node.wait_reason("shop/web", "RedirectedByIptables")
 
+    explained = cli("explain", "shop/web", "--out", "10.0.0.7:80", "--run-dir", node.run_dir)
     listed = cli("cleanup", "--all", "--run-dir", node.run_dir)
     untouched = node.reason("shop/web")
     cleaned = answer(cli("cleanup", "--all", "--yes", "--run-dir", node.run_dir, "-o", "json"))
 
     assert "shop/web (taken over from linkerd-init)" in listed.stdout
+    assert explained.exit_code == 0
+    assert "kernel: linkerd-init's rules decide" in explained.stdout
     assert untouched == "RedirectedByIptables"
     (found,) = cleaned
     assert (found["takeover"], found["error"], len(found["removed"])) == (True, "", 2)
@@ -116,6 +121,19 @@ def test_an_observer_takes_nothing_over(cli: Cli, tmp_path: Path, netns: str) ->
 
     assert result.exit_code == 1
     assert "cannot clean up shop/web: this agent does not write" in result.stderr
+    assert "PROXY_INIT_OUTPUT" in ruleset(netns)
+
+
+def test_the_agent_itself_refuses_where_ours_do_not_redirect(node: Agent, netns: str) -> None:
+    """Whatever a client has looked at before: a drained pod has only linkerd-init's rules to redirect it."""
+    init(netns)
+    redirected(node, netns)
+    node.put(pod_manifest("web", netns, namespace="shop", annotations={"pointsman.io/redirect": "disabled"}))
+    node.wait_reason("shop/web", "Draining")
+
+    with pytest.raises(RefusedError, match=r"not redirected by verified rules of ours \(Draining"):
+        client.Agent(node.run_dir).cleanup("shop/web")
+
     assert "PROXY_INIT_OUTPUT" in ruleset(netns)
 
 

@@ -107,11 +107,12 @@ def introduce(stage: Stage, tell: Teller) -> None:
 
 def conclude(stage: Stage, tell: Teller, seconds: float) -> None:
     """The last lines: nothing is left behind, and what has been shown."""
+    nothing: list[str] = []
     tell.line()
     tell.fact(
         "nothing is left behind: no process, no namespace, no file",
-        got=eventually(stage.remains, []),
-        want=[],
+        got=eventually(stage.remains, nothing),
+        want=nothing,
     )
     flushes = "one flush refused and one repaired" if stage.owned else "one flush repaired"
     tell.line(
