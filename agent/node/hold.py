@@ -5,12 +5,14 @@ for the pod's life. It also keeps the namespace alive: a dead pod's veth stays u
 closed. Hence `ended`, asked twice a second.
 """
 
+import contextlib
 import os
 import threading
 import time
 from pathlib import Path
 
 from agent.node.discovery import Sandbox, cgroup_alive, open_sandbox
+from agent.node.legacy import LegacyTables
 from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
@@ -67,13 +69,13 @@ class Hold:
 
     def __init__(self, place: Place, datapath: NftDatapath) -> None:
         self.place = place
-        self.fd = place.open()
-        try:
+        with contextlib.ExitStack() as opened:
+            self.fd = place.open()
+            opened.callback(os.close, self.fd)
             self.netns = identify(self.fd)
-            self.nft: Nft = datapath.open(self.fd)
-        except BaseException:
-            os.close(self.fd)
-            raise
+            self.legacy = opened.enter_context(contextlib.closing(LegacyTables(self.fd)))
+            self.nft: Nft = opened.enter_context(contextlib.closing(datapath.open(self.fd)))
+            self._opened = opened.pop_all()
         self.using = threading.Lock()
         self.text = ""
         self.verified: int | None = None
@@ -85,5 +87,4 @@ class Hold:
     def close(self) -> None:
         """Give everything back. May take 15 ms: never on the loop."""
         with self.using:
-            self.nft.close()
-            os.close(self.fd)
+            self._opened.close()

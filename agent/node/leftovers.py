@@ -9,6 +9,7 @@ iptables-legacy can read it; running that makes the kernel create the table, so 
 that have the table already.
 """
 
+import contextlib
 import errno
 import itertools
 import os
@@ -16,11 +17,11 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from agent.node.legacy import Family, LegacyTables
 from agent.node.netns import run_in
 from agent.node.nft.channel import NftError
 from agent.node.nft.foreign import Chain, Rule, removal
@@ -37,7 +38,6 @@ TRIES = 20
 """Transactions that may be lost to somebody who changes the namespace at the same time."""
 
 Flavour = Literal["nft", "legacy"]
-Family = Literal[4, 6]
 State = Literal["complete", "inboundOnly", "outboundOnly", "partial", "unknown"]
 
 _STATES: dict[tuple[bool, bool], State] = {
@@ -48,7 +48,6 @@ _STATES: dict[tuple[bool, bool], State] = {
 }
 _TABLES: dict[str, Family] = {"ip": 4, "ip6": 6}
 _COMMANDS: dict[Family, str] = {4: "iptables-legacy", 6: "ip6tables-legacy"}
-_NAMES: dict[Family, str] = {4: "ip_tables_names", 6: "ip6_tables_names"}
 _SBIN = "/usr/sbin:/sbin"
 # Where the first port is in struct nf_nat_ipv4_multi_range_compat and in struct nf_nat_range.
 _PORT_OFFSET: dict[Family, int] = {4: 16, 6: 36}
@@ -88,9 +87,10 @@ class _Verdict(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
-def find(nl: Nft, netns_fd: int) -> tuple[Leftover, ...]:
+def find(nl: Nft, netns_fd: int, tables: LegacyTables | None = None) -> tuple[Leftover, ...]:
     """What linkerd-init left in the namespace of `netns_fd`, in which `nl` was made. Changes nothing.
 
+    `tables` of that namespace, kept by a caller who asks again and again, save most of the time.
     Raises NftError, LegacyToolFailed.
     """
     found = []
@@ -105,7 +105,7 @@ def find(nl: Nft, netns_fd: int) -> tuple[Leftover, ...]:
                 if rule.family == name
             ]
             found.append(_leftover("nft", family, present, verdicts))
-    for family in _legacy_families(netns_fd):
+    for family in tables.families() if tables else _legacy_families(netns_fd):
         try:
             saved = _save(netns_fd, family)
         except LegacyToolMissing:
@@ -220,20 +220,8 @@ def _immediate(data: bytes) -> dict[int, bytes]:
 
 
 def _legacy_families(netns_fd: int) -> list[Family]:
-    """Families whose legacy nat table exists in the namespace. Asking does not create it."""
-
-    def listed() -> list[Family]:
-        # Not /proc/net: that is the namespace of the main thread.
-        return [family for family, name in _NAMES.items() if "nat" in _lines(f"/proc/thread-self/net/{name}")]
-
-    return run_in(netns_fd, listed)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except FileNotFoundError:  # a kernel without ip_tables
-        return []
+    with contextlib.closing(LegacyTables(netns_fd)) as tables:
+        return tables.families()
 
 
 def _legacy_verdict(line: str) -> _Verdict | None:

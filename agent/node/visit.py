@@ -88,7 +88,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     if order.add_only and not absent:
         return _look(hold, datapath, order)
     if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent:
-        leftovers = find(hold.nft, hold.fd)
+        leftovers = find(hold.nft, hold.fd, hold.legacy)
         if _complete(leftovers, order.ipv6):
             return Sight(result="iptables", leftovers=leftovers, around=True)
     late = order.goal is not Goal.CLEAR and absent
@@ -96,7 +96,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     hold.text = order.template.text
     hold.verified = hold.seen = applied.state.generation
     # Only now, since connections may escape for as long as a repair waits.
-    leftovers = find(hold.nft, hold.fd)
+    leftovers = find(hold.nft, hold.fd, hold.legacy)
     return Sight(
         result=applied.result,
         differences=applied.differences,
@@ -115,7 +115,7 @@ def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     observed = datapath.observe(hold.nft, order.template, order.flags)
     if order.goal is Goal.CLEAR and observed.absent:
         return Sight(result="nothing")
-    leftovers = find(hold.nft, hold.fd)
+    leftovers = find(hold.nft, hold.fd, hold.legacy)
     if observed.absent and order.goal is Goal.REDIRECT_UNLESS_IPTABLES and _complete(leftovers, order.ipv6):
         return Sight(result="iptables", leftovers=leftovers, around=True)
     if not observed.differences:

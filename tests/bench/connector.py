@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+from functools import partial
 
 import msgspec
 
@@ -48,8 +49,9 @@ def main() -> None:
     routes = [Route(*argument.split(",")) for argument in sys.argv[1:]]
     listeners: dict[int, tuple[socket.socket, bytes]] = {}
     for route in routes:
-        proxy = inside(route.pod, lambda: bind(4, "127.0.0.1", OUTBOUND_PORT), uid=PROXY_UID, gid=PROXY_UID)
-        peer = inside(route.world, lambda address=route.address: bind(4, address, PORT))
+        listen = partial(bind, 4, "127.0.0.1", OUTBOUND_PORT)
+        proxy = inside(route.pod, listen, uid=PROXY_UID, gid=PROXY_UID)
+        peer = inside(route.world, partial(bind, 4, route.address, PORT))
         listeners |= {proxy.fileno(): (proxy, PROXY), peer.fileno(): (peer, PEER)}
     threading.Thread(target=_serve, args=(listeners,), daemon=True).start()
     counts = [Count() for _ in routes]

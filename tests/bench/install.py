@@ -21,7 +21,7 @@ import msgspec
 
 from agent.core.redirect import NodeDefaults
 from tests.bench.ours import ENOUGH, Ours, measure_ours, rule_text
-from tests.bench.stage import Cost, agent, conclude, interruptible, namespaces, progress, verdict
+from tests.bench.stage import Cost, agent, conclude, interruptible, namespaces, positive, progress, verdict
 from tests.lab.netns import inside
 from tests.linkerd_init import COMMANDS
 
@@ -85,14 +85,19 @@ def measure_programs(count: int) -> tuple[list[Cost], list[Cost]]:
     return iptables, nft_f
 
 
-def run_all(netns: str, commands: Sequence[Sequence[str]]) -> Cost:
+def run_all(netns: str, commands: Sequence[tuple[str, ...]]) -> Cost:
     """Run programs one after the other in a namespace. RuntimeError when one fails."""
 
     def body() -> Cost:
         children = 0.0
         wall, cpu = time.perf_counter(), time.thread_time()
         for command in commands:
-            pid = os.posix_spawnp(command[0], command, os.environ, file_actions=_QUIET)
+            try:
+                pid = os.posix_spawnp(command[0], command, os.environ, file_actions=_QUIET)
+            except FileNotFoundError as error:
+                raise RuntimeError(
+                    f"cannot run {command[0]}: install Debian's iptables and nftables"
+                ) from error
             _, status, usage = os.wait4(pid, 0)
             if status:
                 raise RuntimeError(f"cannot run {' '.join(command)!r} in {netns}: wait status {status}")
@@ -154,14 +159,15 @@ def _shown(cost: Cost) -> str:
 
 
 def _counts() -> list[int]:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.install", description=__doc__)
-    parser.add_argument(
-        "pods", nargs="*", type=int, default=[1, 50, 250], metavar="N", help="numbers of pods"
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.install",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    counts: list[int] = sorted(set(parser.parse_args().pods))
-    if counts[0] < 1:
-        parser.error("N must be 1 or more, as in: 1 50 250")
-    return counts
+    parser.add_argument(
+        "pods", nargs="*", type=positive, default=[1, 50, 250], metavar="N", help="numbers of pods"
+    )
+    return sorted(set(parser.parse_args().pods))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What both benchmarks stand on: empty namespaces, a real agent and its memory, and how figures are put."""
 
+import argparse
 import contextlib
 import json
 import math
@@ -58,15 +59,29 @@ def conclude(**fields: Any) -> None:
     print(json.dumps(rounded), flush=True)
 
 
+def positive(text: str) -> int:
+    """A number of 1 or more, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too small, give 1 or more")
+    return value
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Leave in order, with everything removed, on Ctrl-C and on SIGTERM. Exits with 2 without root."""
+    """Leave in order, with everything removed, on Ctrl-C, on SIGTERM, and when something cannot be done.
+
+    Exits with 2 without root, with 1 for a RuntimeError.
+    """
     if os.geteuid() != 0:
         print("cannot make network namespaces: run as root", file=sys.stderr)
         sys.exit(2)
     signal.signal(signal.SIGTERM, _terminated)
     try:
         yield
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted; everything is removed", file=sys.stderr)
         sys.exit(130)

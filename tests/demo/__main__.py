@@ -10,7 +10,7 @@ import click
 
 from tests.demo import harm, insight, lasting, redirection
 from tests.demo.interrupts import Interrupts
-from tests.demo.keep import suggest, wait_for_interrupt
+from tests.demo.keep import keep_running
 from tests.demo.network import GATEWAY
 from tests.demo.program import adopt_orphans
 from tests.demo.stage import APPLICATION_UID, PROXY_UID, Stage, home
@@ -80,8 +80,7 @@ def story(stage: Stage, tell: Teller, keep: bool) -> float:
             chapter(stage, tell)
         took = time.monotonic() - began
         if keep:
-            suggest(stage, tell)
-            wait_for_interrupt()
+            keep_running(stage, tell)
     except Broken:
         for agent in (stage.agent, stage.plain):
             if agent.log.exists():

@@ -1,8 +1,8 @@
 """What to try while `make demo KEEP=1` keeps the stage: commands to copy, as they are."""
 
-import signal
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 from tests.demo.stage import APPLICATION_UID, HOME, Stage
@@ -31,18 +31,16 @@ def suggestions(stage: Stage) -> list[tuple[str, str]]:
     ]
 
 
-def suggest(stage: Stage, tell: Teller) -> None:
-    """Print them all."""
-    tell.line("\nEverything keeps running. To try, in another shell (root, in this directory):")
-    for what, command in suggestions(stage):
-        tell.line(textwrap.indent(f"# {what}\n{command}", "   "))
-    tell.line("\nCtrl-C ends it and removes everything.")
-
-
-def wait_for_interrupt() -> None:
+def keep_running(stage: Stage, tell: Teller) -> None:
+    """Print them all, and return on Ctrl-C."""
     try:
+        tell.line("\nEverything keeps running. To try, in another shell (root, in this directory):")
+        for what, command in suggestions(stage):
+            tell.line(textwrap.indent(f"# {what}\n{command}", "   "))
+        tell.line("\nCtrl-C ends it and removes everything.")
         while True:
-            signal.pause()
+            # Not signal.pause(): a signal that comes just before it would be slept over.
+            time.sleep(0.2)
     except KeyboardInterrupt:
         return
 

@@ -1,31 +1,28 @@
-"""What every story stands on: an agent process, pods as manifests, and the kernel's own view of a pod."""
+"""What every story stands on: an agent process, pods as manifests, and waits with a deadline."""
 
 import contextlib
 import os
 import re
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 
 from agent.cli.defaults import FLAGS
-from agent.core.names import INIT_CONTAINER, NETNS, TABLE
+from agent.core.names import INIT_CONTAINER, NETNS
 from agent.core.redirect import NodeDefaults, RedirectSpec, derive
 from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.lab.agent import JSON, PATIENCE, Agent, agent
-from tests.lab.netns import inside, path_of, run
+from tests.lab.netns import path_of
 
-BY_EVENT = ("--round", "600", "--compare", "600")
-"""Flags of an agent that learns of changes by the kernel's events alone."""
 PLAIN = ("--table-ownership", "off")
+BY_EVENT = ("--round", "600", "--compare", "600")
+"""Flags of an agent that learns of foreign changes by the kernel's events alone."""
 
-_NETFILTER = "12"
-_PLAIN_FLAGS = {
+_FLAGS = FLAGS | {
     "exclude_namespaces": "--exclude-namespaces",
     "takeover": "--takeover",
     "hold_before_proxy": "--before-proxy",
@@ -49,19 +46,34 @@ def wait(
         time.sleep(pause)
 
 
+def rounds(variable: str, most: int, *, step: int = 1, seconds: float = 9.0) -> Iterator[int]:
+    """0, `step`, twice `step`, ... below `most`: at least three of them, and no more after `seconds`.
+
+    Where the environment has the `variable`, it says `most`, and time does not matter.
+    """
+    exactly = os.environ.get(variable)
+    deadline = time.monotonic() + seconds
+    for count in range(0, int(exactly) if exactly else most, step):
+        if not exactly and count >= 3 * step and time.monotonic() > deadline:
+            return
+        yield count
+
+
 @contextlib.contextmanager
 def running(case: Case, *flags: str, start: bool = True) -> Iterator[Agent]:
     """An agent with the node settings and the namespace of a case, over a directory of its own."""
-    with tempfile.TemporaryDirectory(prefix="pm-story-") as directory:
-        with agent(Path(directory), *settings(case.defaults), *flags, start=False) as one:
-            one.put(msgspec.to_builtins(case.namespace) | {"kind": "Namespace"})
-            yield one.start() if start else one
+    with (
+        tempfile.TemporaryDirectory(prefix="pm-story-") as directory,
+        agent(Path(directory), *settings(case.defaults), *flags, start=False) as one,
+    ):
+        one.put(msgspec.to_builtins(case.namespace) | {"kind": "Namespace"})
+        yield one.start() if start else one
 
 
 def settings(defaults: NodeDefaults) -> list[str]:
     """The flags of `pointsman run` that make these node defaults."""
     given: list[str] = []
-    for field, flag in (FLAGS | _PLAIN_FLAGS).items():
+    for field, flag in _FLAGS.items():
         value = getattr(defaults, field)
         if value == getattr(NodeDefaults(), field):
             continue
@@ -132,6 +144,16 @@ def settle(one: Agent, pod: JSON, *reasons: str) -> JSON:
     return status
 
 
+def all_redirected(one: Agent, names: Collection[str]) -> None:
+    """Wait until the pods of these names, of any namespace, are redirected."""
+
+    def redirected() -> bool:
+        reasons = {pod["name"]: pod["status"]["reason"] for pod in one.state()["pods"]}
+        return all(reasons.get(name) == "Redirected" for name in names)
+
+    one.wait(redirected, f"redirection of all {len(names)} pods")
+
+
 def complaints(one: Agent, name: str, reason: str) -> list[JSON]:
     """Complaints about a pod with this reason."""
     found: list[JSON] = one.pod(name)["status"]["complaints"]
@@ -143,87 +165,3 @@ def metric(one: Agent, name: str, **labels: str) -> float:
     lines = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", one.ask("GET", "/metrics"), re.M)
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(float(value) for found, value in lines if all(each in found for each in wanted))
-
-
-def nft(netns: str, *command: str) -> str:
-    """Output of one nft command inside a pod, as a container with NET_ADMIN would run it.
-
-    Raises RuntimeError with what nft wrote when it is refused.
-    """
-    return run("ip", "netns", "exec", netns, "nft", *command)
-
-
-def table(netns: str) -> str:
-    """Our table with all handles, without counter values and owner; "" when there is none."""
-    command = ["ip", "netns", "exec", netns, "nft", "-as", "list", "table", "inet", TABLE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    lines = (line.split(" progname")[0] for line in done.stdout.splitlines())
-    return "\n".join(line for line in lines if not line.startswith("\tflags "))
-
-
-def content(netns: str) -> str:
-    """Our table without its handles: equal where the rules are."""
-    return re.sub(r" # handle \d+", "", table(netns))
-
-
-class Socket(NamedTuple):
-    """A program's netfilter socket in a namespace; `drops`: messages that its full queue could not take."""
-
-    portid: int
-    drops: int
-
-
-def netfilter_sockets(netns: str) -> list[Socket]:
-    """The sockets by which programs speak to nf_tables in a namespace."""
-    lines = inside(netns, lambda: Path("/proc/thread-self/net/netlink").read_text()).splitlines()[1:]
-    rows = [line.split() for line in lines]
-    return [Socket(int(row[2]), int(row[8])) for row in rows if row[1] == _NETFILTER and row[2] != "0"]
-
-
-def descriptors_of(pid: int, inode: int) -> int:
-    """How many descriptors of a process lead to the namespace with this inode."""
-    found = 0
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found += entry.stat().st_ino == inode
-    return found
-
-
-@contextlib.contextmanager
-def sandbox(uid: str, netns: str | None) -> Iterator[None]:
-    """A process of the pod `uid`, in a cgroup as containerd makes it; `netns` None: on the node's network.
-
-    Raises OSError where no cgroup can be made.
-    """
-    mount = next(path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if path.exists())
-    top = mount / f"pm-{os.getpid()}-{uid}"
-    made = [top, top / "kubepods", top / "kubepods" / f"pod{uid}", top / "kubepods" / f"pod{uid}" / ("5f" * 32)]
-    with contextlib.ExitStack() as stack:
-        for directory in made:
-            directory.mkdir()
-            stack.callback(_remove, directory)
-        process = _start(netns)
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        (made[-1] / "cgroup.procs").write_text(str(process.pid))
-        yield
-
-
-def _start(netns: str | None) -> "subprocess.Popen[Any]":
-    def start() -> "subprocess.Popen[Any]":
-        return subprocess.Popen(["sleep", "300"])
-
-    return inside(netns, start) if netns else start()
-
-
-def _remove(directory: Path) -> None:
-    """rmdir; the kernel takes a moment until a killed process has left its cgroup."""
-
-    def removed() -> bool:
-        try:
-            directory.rmdir()
-        except OSError:
-            return False
-        return True
-
-    wait(removed, f"end of cgroup {directory}")

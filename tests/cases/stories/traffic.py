@@ -14,7 +14,7 @@ from agent.core.redirect import RedirectSpec
 from tests.lab.agent import PATIENCE
 from tests.lab.netns import inside
 from tests.lab.pod import Pod
-from tests.lab.probe import Arrival, send
+from tests.lab.probe import Arrival, opened_standin, send
 from tests.lab.standin import Endpoint, Listener, bind
 from tests.lab.way import Probe, laid
 
@@ -30,17 +30,26 @@ def ordinary_port(spec: RedirectSpec, first: int = 8080) -> int:
     skipped = spec.skip_inbound | spec.proxy_ports | spec.skip_outbound
     listens = (spec.inbound_port, spec.outbound_port)
     listed = spec.only_inbound
-    candidates = (*range(first, 1 << 16), *range(1, first))
-    return next(
-        port
-        for port in candidates
-        if port not in skipped and port not in listens and (listed is None or port in listed)
-    )
+    for port in (*range(first, 1 << 16), *range(1, first)):
+        if port not in skipped and port not in listens and (listed is None or port in listed):
+            return port
+    raise AssertionError("no port is redirected in both directions")
 
 
 def ordinary_uid(spec: RedirectSpec) -> int:
     """A user that is not the proxy."""
     return 1000 if spec.proxy_uid != 1000 else 1001
+
+
+def both_ways(spec: RedirectSpec, port: int | None = None) -> tuple[Probe, Probe]:
+    """A connection into the pod and one out of it, at a port that is redirected."""
+    port = port or ordinary_port(spec)
+    return Probe(direction="in", port=port), Probe(direction="out", port=port, uid=ordinary_uid(spec))
+
+
+def standin_of(pod: Pod, spec: RedirectSpec) -> contextlib.AbstractContextManager[tuple[Listener, ...]]:
+    """The stand-in for the proxy of this spec, listening in the pod."""
+    return opened_standin(pod, inbound=spec.inbound_port, outbound=spec.outbound_port, uid=spec.proxy_uid)
 
 
 def arrival(pod: Pod, standin: tuple[Listener, ...], probe: Probe) -> Arrival:
@@ -83,6 +92,21 @@ def live(start: str, destination: Endpoint, listener: socket.socket, *, uid: int
             yield Live(client, server)
 
 
+@contextlib.contextmanager
+def proxied(pod: Pod, spec: RedirectSpec) -> Iterator[dict[str, Live]]:
+    """A connection into the pod and one out of it that its proxy has accepted, by "inbound", "outbound".
+
+    The proxy's ports are free again. Raises OSError when one is not redirected.
+    """
+    port, here, there = ordinary_port(spec), pod.address[4], pod.link("eth0").there[4]
+    with contextlib.ExitStack() as stack:
+        with _listener(pod.name, "0.0.0.0", spec.inbound_port) as inbound:
+            into = stack.enter_context(live(pod.world, (here, port), inbound))
+        with _listener(pod.name, "127.0.0.1", spec.outbound_port) as outbound:
+            out = stack.enter_context(live(pod.name, (there, port), outbound, uid=ordinary_uid(spec)))
+        yield {"inbound": into, "outbound": out}
+
+
 class Load:
     """Connections opened so far, those that came to an application past its proxy, and those that failed."""
 
@@ -102,7 +126,9 @@ class Load:
 
     def failures(self, during: str) -> list[str]:
         """What went wrong, as sentences."""
-        found = [f"{self.escaped} of {self.opened} connections escaped during {during}"] if self.escaped else []
+        found = (
+            [f"{self.escaped} of {self.opened} connections escaped during {during}"] if self.escaped else []
+        )
         found += [f"{dict(self.failed)} of {self.opened} connections during {during}"] if self.failed else []
         return found if self.opened else [f"no connection was opened during {during}"]
 

@@ -3,113 +3,39 @@
 import os
 from pathlib import Path
 
+from agent.core.names import NETNS
 from agent.core.redirect import derive
 from tests.cases.findings import Findings
 from tests.cases.model import Case
-from tests.cases.stories_stage import (
+from tests.cases.stories.node import content, descriptors_of, netfilter_sockets, nft, sandbox, table
+from tests.cases.stories.stage import (
     complaints,
-    content,
-    descriptors_of,
     expect,
     key,
     manifest,
     metric,
-    netfilter_sockets,
-    nft,
     running,
-    sandbox,
     settle,
     spec_of,
-    table,
     wait,
-    with_init,
 )
-from tests.cases.stories_traffic import arrival, ordinary_port
+from tests.cases.stories.traffic import arrival, ordinary_port, standin_of
 from tests.lab.addresses import Addresses
-from tests.lab.agent import JSON, Agent
+from tests.lab.agent import Agent
 from tests.lab.netns import netns, path_of, run
 from tests.lab.pod import Pod, pod_and_world
-from tests.lab.probe import opened_standin
 from tests.lab.way import Probe
-from tests.linkerd_init import COMMANDS, INBOUND_ONLY
-
-ENDED_WELL: JSON = {"terminated": {"exitCode": 0}}
-ENDED_BADLY: JSON = {"terminated": {"exitCode": 1}}
-RUNS: JSON = {"running": {}}
-
-ADD = "what ADD prints belongs to the CNI gate"
 
 
 def not_meshed(case: Case) -> Findings:
     """P01: nothing is written, and nothing is held."""
-    findings = Findings(notes=[ADD])
+    findings = Findings(notes=["what ADD prints belongs to the CNI gate"])
     with netns() as pod, running(case) as one:
         status = settle(one, manifest(case, pod), "NotMeshed")
         expect(findings, status["phase"] == "Excluded", f"its phase is {status['phase']}, expected Excluded")
         expect(findings, not nft(pod, "list", "ruleset"), "something was written into its netns")
         expect(findings, not netfilter_sockets(pod), "a socket into its netns is kept")
     return findings
-
-
-def linkerd_init(case: Case) -> Findings:
-    """P02: waited for while it runs; left alone, or joined, by what it came to; taken over on request."""
-    findings = Findings()
-    with netns() as left, netns() as short, netns() as failed, running(case) as one:
-        _left_alone(case, one, left, findings)
-        joined = (("short", short, INBOUND_ONLY, ENDED_WELL), ("failed", failed, None, ENDED_BADLY))
-        for name, pod, commands, state in joined:
-            _initialise(pod, commands)
-            settle(one, with_init(manifest(case, pod, name), state), "Redirected")
-            who = f"with a linkerd-init that {'is incomplete' if commands else 'failed'}"
-            named = key(manifest(case, pod, name))
-            expect(findings, "out-redirect" in table(pod), f"{who}, outbound is not redirected")
-            expect(findings, complaints(one, named, "LeftoverRules"), f"{who}, no complaint LeftoverRules")
-            expect(findings, _leftovers(one, named), f"{who}, its rules were removed unasked")
-    with netns() as taken, netns() as waiting, running(case, "--takeover") as one:
-        _taken_over(case, one, taken, findings)
-        settle(one, with_init(manifest(case, waiting, "waiting"), RUNS), "InitRunning")
-        _initialise(waiting)
-        refusal = one.ask("POST", f"/cleanup?pod={key(manifest(case, waiting, 'waiting'))}")
-        kept = "PROXY_INIT_OUTPUT" in nft(waiting, "list", "ruleset")
-        expect(findings, kept, f"leftovers went before ours were verified: {refusal}")
-    findings.notes.append("leftovers are removed by cleanup alone, with the setting takeover too: decisions.md")
-    return findings
-
-
-def _left_alone(case: Case, one: Agent, pod: str, findings: Findings) -> None:
-    """linkerd-init runs, then ends with all its rules in place."""
-    settle(one, with_init(manifest(case, pod), RUNS), "InitRunning")
-    expect(findings, not table(pod), "a table was made while linkerd-init runs")
-    _initialise(pod)
-    before = nft(pod, "-s", "list", "ruleset")
-    status = settle(one, with_init(manifest(case, pod), ENDED_WELL), "RedirectedByIptables")
-    expect(findings, status["mode"] == "iptables", f"mode is {status['mode']}, expected iptables")
-    expect(findings, nft(pod, "-s", "list", "ruleset") == before, "complete rules of linkerd-init were changed")
-
-
-def _taken_over(case: Case, one: Agent, pod: str, findings: Findings) -> None:
-    """linkerd-init ended with all its rules in place, and the agent is to take over."""
-    _initialise(pod)
-    status = settle(one, with_init(manifest(case, pod), ENDED_WELL), "Redirected")
-    name = key(manifest(case, pod))
-    expect(findings, status["verify_ms"] is not None, "ours were not read back before the takeover")
-    before = content(pod)
-    removed = one.ask("POST", f"/cleanup?pod={name}")
-    expect(findings, isinstance(removed, list) and removed, f"cleanup removed nothing: {removed}")
-    expect(findings, not _leftovers(one, name), f"linkerd-init's rules are still there: {_leftovers(one, name)}")
-    expect(findings, content(pod) == before, "our table is another after the takeover")
-    expect(findings, one.reason(name) == "Redirected", f"after the takeover it is {one.reason(name)}")
-
-
-def _initialise(pod: str, commands: int | None = None) -> None:
-    """Run linkerd-init's commands in a pod: all, or so many of them."""
-    for command in COMMANDS()[:commands]:
-        run("ip", "netns", "exec", pod, *command)
-
-
-def _leftovers(one: Agent, name: str) -> list[JSON]:
-    found: list[JSON] = one.ask("GET", f"/leftovers?pod={name}")
-    return found
 
 
 def native_sidecar(case: Case) -> Findings:
@@ -130,11 +56,13 @@ def host_network(case: Case) -> Findings:
     before = _own_tables()
     with pod_and_world() as beside, running(case, "--round", "0.5") as one:
         settle(one, manifest(case, None), "HostNetwork")
-        path = {"pointsman.io/netns": f"/proc/{os.getpid()}/ns/net"}
+        path = {NETNS: f"/proc/{os.getpid()}/ns/net"}
         settle(one, manifest(case, None, "by-path", annotations=path), "HostNetwork")
         unflagged = manifest(case, None, "unflagged", annotations=path, spec={"hostNetwork": False})
         message = settle(one, unflagged, "NetnsMismatch")["message"]
-        expect(findings, "the node's own" in message, f"the message does not say whose netns it is: {message}")
+        expect(
+            findings, "the node's own" in message, f"the message does not say whose netns it is: {message}"
+        )
         _found_by_the_scan(case, one, beside, findings)
         expect(findings, not descriptors_of(one.pid, inode), "the node's own netns is held open")
     expect(findings, _own_tables() == before, "the node's own nf_tables have changed")
@@ -158,7 +86,9 @@ def _found_by_the_scan(case: Case, one: Agent, beside: Pod, findings: Findings) 
             settle(one, found, "Redirected")
             # The scan that has found this one has seen the others' processes as well.
             for each in (flagged, unflagged):
-                expect(findings, one.pod(key(each))["netnsInode"] is None, f"{key(each)} was found by the scan")
+                expect(
+                    findings, one.pod(key(each))["netnsInode"] is None, f"{key(each)} was found by the scan"
+                )
     except OSError as error:
         findings.notes.append(f"the scan was not tried, since no cgroup can be made here: {error}")
 
@@ -176,8 +106,12 @@ def finished_job(case: Case) -> Findings:
         alive = manifest(case, job.name, "job", status=status | {"phase": "Running"})
         settle(one, alive, "Redirected")
         inode = path_of(job.name).stat().st_ino
-        expect(findings, len(netfilter_sockets(job.name)) == 1, "no socket into the Job's netns to begin with")
-        expect(findings, descriptors_of(one.pid, inode) == 1, "no descriptor of the Job's netns to begin with")
+        expect(
+            findings, len(netfilter_sockets(job.name)) == 1, "no socket into the Job's netns to begin with"
+        )
+        expect(
+            findings, descriptors_of(one.pid, inode) == 1, "no descriptor of the Job's netns to begin with"
+        )
         last = case.pod.status.phase if case.pod.finished else "Succeeded"
         ended = manifest(case, job.name, "job", status=status | {"phase": last})
         settle(one, ended, "Finished")
@@ -216,14 +150,14 @@ def before_the_proxy(case: Case) -> Findings:
         expect(findings, place == "direct", f"policy hold: migrate's connection is {place}, expected direct")
         place = arrival(pod, (), inward).place
         expect(findings, place == "refused", f"policy hold: inbound is {place}, though no proxy listens")
-        with opened_standin(
-            pod, inbound=spec.inbound_port, outbound=spec.outbound_port, uid=spec.proxy_uid
-        ) as standin:
+        with standin_of(pod, spec) as standin:
             wait(lambda: "out-redirect" in table(pod.name), "outbound redirect once the proxy listens")
             for probe in (outward, inward):
                 place = arrival(pod, standin, probe).place
                 expect(findings, place == probe.direction, f"policy hold, proxy listens: {probe} is {place}")
-        expect(findings, one.reason(key(manifest(case, None))) == "Redirected", "it is not Redirected at last")
+        expect(
+            findings, one.reason(key(manifest(case, None))) == "Redirected", "it is not Redirected at last"
+        )
     return findings
 
 
@@ -253,9 +187,7 @@ def secondary_interface(case: Case) -> Findings:
     interfaces = case.interfaces or ("net1",)
     with (
         pod_and_world(own=case.addresses) as pod,
-        opened_standin(
-            pod, inbound=spec.inbound_port, outbound=spec.outbound_port, uid=spec.proxy_uid
-        ) as standin,
+        standin_of(pod, spec) as standin,
         running(case) as one,
     ):
         links = [pod.link(interface) for interface in interfaces]
@@ -264,23 +196,17 @@ def secondary_interface(case: Case) -> Findings:
         name = key(manifest(case, pod.name))
         one.ask("POST", f"/visit?pod={name}")
         named = {each["subject"] for each in complaints(one, name, "SecondaryInterface")}
-        expect(findings, named == set(interfaces), f"complaints name {named or 'nothing'}, expected {interfaces}")
+        expect(
+            findings, named == set(interfaces), f"complaints name {named or 'nothing'}, expected {interfaces}"
+        )
         for link in links:
             probe = Probe(direction="in", port=ordinary_port(spec), interface=link.name)
             seen = arrival(pod, standin, probe)
             expect(findings, seen.place == "in", f"a connection to {link.name} is {seen.place}, expected in")
             wanted = (link.here[4], probe.port)
-            expect(findings, seen.original == wanted, f"its original destination is {seen.original}, not {wanted}")
+            expect(
+                findings,
+                seen.original == wanted,
+                f"its original destination is {seen.original}, not {wanted}",
+            )
     return findings
-
-
-STORIES = {
-    "P01": not_meshed,
-    "P02": linkerd_init,
-    "P03": native_sidecar,
-    "P04": host_network,
-    "P06": finished_job,
-    "P07": before_the_proxy,
-    "P09": excluded_namespace,
-    "P10": secondary_interface,
-}

@@ -1,0 +1,178 @@
+"""Rules that come to a pod, and all that must be given back when it goes."""
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.core.names import REDIRECT, TABLE
+from agent.node.hold import Hold, Place
+from agent.node.nft.datapath import NftDatapath
+from agent.node.nft.socket import Nft
+from agent.node.trial import trial
+from tests.cases.findings import Findings
+from tests.cases.model import Case
+from tests.cases.stories.stage import (
+    all_redirected,
+    expect,
+    key,
+    manifest,
+    metric,
+    rounds,
+    running,
+    settle,
+    spec_of,
+    wait,
+)
+from tests.cases.stories.traffic import arrival, both_ways, live, ordinary_port, ordinary_uid, standin_of
+from tests.lab.agent import Agent, descriptors
+from tests.lab.netns import configure, inside, netns, path_of, run
+from tests.lab.pod import pod_and_world
+from tests.lab.standin import bind
+from tests.node.pods import socket_in
+
+KILLS = 30
+"""Agents that are killed in the middle of their installs; the environment may say another number."""
+PODS_PER_KILL = 6
+LEAK_PODS = 1000
+"""Pods that come and go; the environment may say another number."""
+AT_ONCE = 25
+
+
+def killed_in_the_middle(case: Case) -> Findings:
+    """C01: after SIGKILL each netns holds the whole table or none, and the next agent completes all."""
+    findings = Findings()
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    left: list[int] = []
+    with contextlib.ExitStack() as stack:
+        pods = {f"web-{n}": stack.enter_context(netns()) for n in range(PODS_PER_KILL)}
+        looks = [stack.enter_context(socket_in(pod)) for pod in pods.values()]
+        one = stack.enter_context(running(case))
+        for name, pod in pods.items():
+            one.put(manifest(case, pod, name))
+        all_redirected(one, pods)
+        one.kill()
+        # The first record is the table itself, whose flags are another where nobody owns it.
+        whole = looks[0].read(TABLE).records[1:]
+        for _ in rounds("KILLS", KILLS):
+            _kill_while_installing(one, looks, chance.uniform(0, 0.004))
+            tables = [look.read(TABLE).records for look in looks]
+            half = [len(records) for records in tables if records and records[1:] != whole]
+            expect(findings, not half, f"tables with {half} objects are left, {len(whole) + 1} are whole")
+            left.append(sum(1 for records in tables if records))
+        one.start()
+        all_redirected(one, pods)
+        healed = all(look.read(TABLE).records[1:] == whole for look in looks)
+        expect(findings, healed, "the next agent leaves a table that is not whole")
+    counts = f"{sum(left)} tables were there, {len(left) * PODS_PER_KILL - sum(left)} were not"
+    findings.notes.append(f"{len(left)} kills (seed {seed}): {counts}")
+    return findings
+
+
+def _kill_while_installing(one: Agent, looks: list[Nft], delay: float) -> None:
+    """Remove all tables, start the agent, and kill it `delay` seconds after its first install."""
+    for look in looks:
+        NftDatapath().remove(look)
+    before = [look.generation() for look in looks]
+    one.start(wait=False)
+    wait(lambda: [look.generation() for look in looks] != before, "begin of the installs", pause=0.0003)
+    time.sleep(delay)
+    one.kill()
+
+
+def started_before_the_agent(case: Case) -> Findings:
+    """C05: what was open stays open and direct; what is opened from now on goes through the proxy."""
+    findings = Findings()
+    spec = spec_of(case)
+    port, user = ordinary_port(spec), ordinary_uid(spec)
+    with contextlib.ExitStack() as stack:
+        pod = stack.enter_context(pod_and_world())
+        here, there = pod.address[4], pod.link("eth0").there[4]
+        application = stack.enter_context(inside(pod.name, lambda: bind(4, here, port)))
+        peer = stack.enter_context(inside(pod.world, lambda: bind(4, there, port)))
+        old = {
+            "inbound": stack.enter_context(live(pod.world, (here, port), application)),
+            "outbound": stack.enter_context(live(pod.name, (there, port), peer, uid=user)),
+        }
+        one = stack.enter_context(running(case, start=False))
+        one.put(manifest(case, pod.name))
+        one.start()
+        one.wait_reason(key(manifest(case, None)), "Redirected")
+        for name, connection in old.items():
+            expect(findings, connection.works(), f"the {name} connection that was there before is dead")
+        standin = stack.enter_context(standin_of(pod, spec))
+        # Another port: at this one the application and the peer listen already.
+        for probe in both_ways(spec, ordinary_port(spec, port + 1)):
+            seen = arrival(pod, standin, probe).place
+            expect(findings, seen == probe.direction, f"a new {probe.direction}bound connection is {seen}")
+        for name, connection in old.items():
+            expect(findings, connection.works(), f"the old {name} connection has died since")
+    return findings
+
+
+def leak(case: Case) -> Findings:
+    """C19: pods come and go; descriptors and namespaces are what they were at the start."""
+    findings = Findings(notes=["that close() is never on the event loop cannot be seen from outside"])
+    pods = 0
+    with netns() as yard, running(case) as one:
+        _come_and_go(case, one, yard, "first")
+        one.wait(lambda: not one.state()["pods"], "end of the first pods")
+        before = descriptors(one.pid)
+        for pods in rounds("LEAK_PODS", LEAK_PODS, step=AT_ONCE):
+            _come_and_go(case, one, yard, f"{pods}")
+        one.wait(lambda: not one.state()["pods"], "end of all pods")
+        # The far ends of their interfaces vanish with the namespaces, and only then.
+        wait(lambda: run("ip", "-n", yard, "-o", "link").count("\n") == 1, "end of all namespaces", pause=0.1)
+        wait(lambda: descriptors(one.pid) <= before, f"return to {before} descriptors")
+        held = metric(one, "pointsman_netns_held")
+        expect(findings, held == 0, f"{held:g} namespaces are held")
+    findings.notes.append(f"{pods + AT_ONCE} pods created and deleted")
+    return findings
+
+
+def _come_and_go(case: Case, one: Agent, yard: str, batch: str) -> None:
+    """Pods with an interface each, redirected, then gone: half by their objects first, half by their netns."""
+    with contextlib.ExitStack() as stack:
+        pods = {f"web-{batch}-{n}": stack.enter_context(netns()) for n in range(AT_ONCE)}
+        ends = enumerate(pods.values())
+        # Interfaces of the batch before may live on for a moment, so each has a name of its own.
+        configure(yard, *(f"link add v{batch}-{n} type veth peer name eth0 netns {pod}" for n, pod in ends))
+        for name, pod in pods.items():
+            one.put(manifest(case, pod, name))
+        all_redirected(one, pods)
+        for name in list(pods)[::2]:
+            one.drop(manifest(case, None, name))
+    for name in list(pods)[1::2]:
+        one.drop(manifest(case, None, name))
+
+
+def verified_from_the_node(case: Case) -> Findings:
+    """C22: one connection from the pod's netns is counted, proxy or none; without a route nobody can tell."""
+    findings = Findings()
+    spec = spec_of(case)
+    with pod_and_world() as pod, netns() as island, running(case) as one:
+        settle(one, manifest(case, pod.name), "Redirected")
+        settle(one, manifest(case, island, "island"), "Redirected")
+        expected = [("no proxy", pod.path, "redirected", 1), ("no route", path_of(island), "unverifiable", 0)]
+        for what, path, result, more in expected:
+            findings.failures += _tried(case, path, what, result, more)
+        with standin_of(pod, spec):
+            findings.failures += _tried(case, pod.path, "a running proxy", "redirected", 1)
+        settle(one, manifest(case, pod.name, annotations={REDIRECT: "disabled"}), "Draining")
+        findings.failures += _tried(case, pod.path, "the drain table", "escaped", 0)
+    return findings
+
+
+def _tried(case: Case, path: Path, what: str, result: str, more: int) -> Iterator[str]:
+    """Try one connection; it has this result and moves out_redirect so far."""
+    hold = Hold(Place(str(path)), NftDatapath())
+    with contextlib.closing(hold):
+        before = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+        tried = trial(hold, spec_of(case))
+        after = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+    if tried.result != result:
+        yield f"with {what} it is {tried.result} ({tried.why}), expected {result}"
+    if after - before != more:
+        yield f"with {what} out_redirect moves by {after - before}, expected {more}"
