@@ -38,19 +38,15 @@ class Door(msgspec.Struct, frozen=True):
     """What the endpoints ask of the daemon. All may be called from any thread.
 
     `stuck`: why the process should be restarted, or "". `not_ready`: what readiness waits for.
-    `state`, `visit(pod)`, `leftovers(pod)`, `cleanup(pod)`, `drain`, `remove`: JSON bytes;
-    TimeoutError when the loop is stuck, LookupError when there is no such pod, Refused.
+    `private`: by method and path, what only root may ask; takes the pod named in the query ("" for
+    none) and gives JSON. It may raise TimeoutError when the loop is stuck, LookupError when there is no
+    such pod, and Refused.
     """
 
     registry: CollectorRegistry
     stuck: Callable[[], str]
     not_ready: Callable[[], tuple[str, ...]]
-    state: Callable[[], bytes]
-    visit: Callable[[str], bytes]
-    leftovers: Callable[[str], bytes]
-    cleanup: Callable[[str], bytes]
-    drain: Callable[[], bytes]
-    remove: Callable[[], bytes]
+    private: dict[tuple[str, str], Callable[[str], bytes]]
 
 
 Answer = tuple[str, str, bytes]
@@ -86,18 +82,9 @@ class Application:
                 return _verdict("; ".join(door.not_ready()))
             case "GET", "/metrics":
                 return "200 OK", METRICS, generate_latest(door.registry)
-            case "GET", "/state" if self._private:
-                return "200 OK", JSON, door.state()
-            case "POST", "/visit" if self._private:
-                return "200 OK", JSON, door.visit(pod)
-            case "GET", "/leftovers" if self._private:
-                return "200 OK", JSON, door.leftovers(pod)
-            case "POST", "/cleanup" if self._private:
-                return "200 OK", JSON, door.cleanup(pod)
-            case "POST", "/drain" if self._private:
-                return "200 OK", JSON, door.drain()
-            case "POST", "/remove" if self._private:
-                return "200 OK", JSON, door.remove()
+        action = door.private.get((method, path)) if self._private else None
+        if action is not None:
+            return "200 OK", JSON, action(pod)
         return "404 Not Found", TEXT, b"there is /live, /ready and /metrics\n"
 
 

@@ -34,6 +34,7 @@ from agent.node.keeper import CannotClean, Keeper
 from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
 from agent.node.lock import WriterLock
 from agent.node.nft.channel import NftError
+from agent.node.trial import Trial
 from agent.settings import Settings
 from agent.state import NodeState, PodState
 from agent.watchdog import Watchdog
@@ -184,6 +185,12 @@ class Daemon:
             raise Refused(str(error)) from error
         return msgspec.structs.replace(self._pod_state(keeper), addresses=addresses)
 
+    async def _trial(self, name: str) -> Trial:
+        try:
+            return await self._find(name).trial()
+        except (OSError, NftError) as error:
+            raise Refused(f"cannot try a connection from {name}: {error}") from error
+
     async def _leftovers(self, name: str) -> tuple[Leftover, ...]:
         try:
             return await self._find(name).leftovers()
@@ -231,20 +238,26 @@ class Daemon:
                 f"the event loop has not turned for {age:.0f} s" if age > self.settings.hang_timeout else ""
             )
 
-        def answer(question: Callable[[], Awaitable[Any]], patience: float = ANSWER_TIMEOUT) -> bytes:
-            return msgspec.json.encode(self._ask(question, patience))
-
         return Door(
             registry=self.registry,
             stuck=stuck,
             not_ready=self._not_ready,
-            state=lambda: answer(self.state),
-            visit=lambda name: answer(lambda: self._visit(name)),
-            leftovers=lambda name: answer(lambda: self._leftovers(name), WORK_TIMEOUT),
-            cleanup=lambda name: answer(lambda: self._cleanup(name), WORK_TIMEOUT),
-            drain=lambda: answer(self._drain, WORK_TIMEOUT),
-            remove=lambda: answer(self._remove, WORK_TIMEOUT),
+            private={
+                ("GET", "/state"): self._answering(lambda _: self.state()),
+                ("GET", "/leftovers"): self._answering(self._leftovers, WORK_TIMEOUT),
+                ("POST", "/visit"): self._answering(self._visit),
+                ("POST", "/trial"): self._answering(self._trial),
+                ("POST", "/cleanup"): self._answering(self._cleanup, WORK_TIMEOUT),
+                ("POST", "/drain"): self._answering(lambda _: self._drain(), WORK_TIMEOUT),
+                ("POST", "/remove"): self._answering(lambda _: self._remove(), WORK_TIMEOUT),
+            },
         )
+
+    def _answering(
+        self, question: Callable[[str], Awaitable[Any]], patience: float = ANSWER_TIMEOUT
+    ) -> Callable[[str], bytes]:
+        """A question about a pod, as something that any thread may ask and get JSON."""
+        return lambda pod: msgspec.json.encode(self._ask(lambda: question(pod), patience))
 
 
 def policy(settings: Settings) -> Policy:

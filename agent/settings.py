@@ -1,6 +1,6 @@
 """All settings of `pointsman run`, parsed once, rejected at the start with the flag's name.
 
-Each flag has an environment twin: `--node-lock-dir` is `POINTSMAN_NODE_LOCK_DIR`.
+Each flag has an environment twin: `--run-dir` is `POINTSMAN_RUN_DIR`.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """What `/state` and the CLI show: the agent's view of its node, as one JSON document.
 
-Shape: `NodeState`, camelCase keys. Times are unix seconds, durations milliseconds.
+Shape: `NodeState`, with camelCase keys; settings keep the names of `RedirectSpec`'s fields, in `spec` as in
+`origins`. Times are unix seconds, durations what their names say.
 """
 
 import msgspec

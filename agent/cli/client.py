@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from agent.node.leftovers import Leftover
+from agent.node.trial import Trial
 from agent.state import NodeState, PodState
 
 TIMEOUT = 70.0
@@ -54,6 +55,10 @@ class Agent:
     def visit(self, pod: str) -> PodState:
         """One pod (`NAMESPACE/NAME`), compared in full just now. PodUnknownError."""
         return self._ask("POST", f"/visit?pod={quote(pod)}", PodState)
+
+    def trial(self, pod: str) -> Trial:
+        """Try a connection from inside a pod. PodUnknownError, RefusedError."""
+        return self._ask("POST", f"/trial?pod={quote(pod)}", Trial)
 
     def leftovers(self, pod: str) -> tuple[Leftover, ...]:
         """What linkerd-init left in a pod. PodUnknownError, RefusedError."""

@@ -20,11 +20,12 @@ from agent.core.names import PodKey
 from agent.core.plan import MESSAGES
 from agent.core.reasons import Complaint, Reason
 from agent.core.redirect import RedirectSpec
+from agent.node.trial import Trial
 from agent.state import PodState
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod. `kernel` only of a live one, `answer` only where a connection was asked about;
+    """One pod. `kernel` and `trial` only of a live one, `answer` only where a connection was asked about;
     `left_alone`: why nothing is redirected, "" where something is."""
 
     namespace: str
@@ -33,6 +34,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     settings: tuple[Setting, ...]
     complaints: tuple[Complaint, ...]
     kernel: KernelState | None = None
+    trial: Trial | None = None
     answer: Answer | None = None
 
 
@@ -47,10 +49,20 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 @click.option("--protocol", type=click.Choice(["tcp", "udp"]), default="tcp", show_default=True)
 @options.run_dir
 @options.output("text", "json")
+@click.option(
+    "--try", "wants_trial", is_flag=True, help="Of a live pod: try a connection from inside it, and see."
+)
 @defaults.options
 @click.pass_context
 def command(
-    ctx: click.Context, /, pod: PodKey | None, files: tuple[str, ...], run_dir: Path, form: str, **values: Any
+    ctx: click.Context,
+    /,
+    pod: PodKey | None,
+    files: tuple[str, ...],
+    run_dir: Path,
+    form: str,
+    wants_trial: bool,
+    **values: Any,
 ) -> None:
     """Explain where the connections of a pod go, and who said so.
 
@@ -62,14 +74,17 @@ def command(
     """
     question = _question(**{name: values.pop(name) for name in _QUESTION})
     if files:
+        if wants_trial:
+            raise click.UsageError("cannot use --try with -f: only a live pod can be tried")
         entries = pick(derivations(files, defaults.node_defaults(values)), pod)
         explained = [(_written(entry, question), entry.derivation.spec) for entry in entries]
         bad = False
     elif pod is not None:
         _refuse_defaults(ctx, values)
         state = Agent(run_dir).visit(str(pod))
-        explained = [(_live(state, question), state.spec)]
-        bad = wrong(state.status)
+        tried = Agent(run_dir).trial(str(pod)) if wants_trial else None
+        explained = [(_live(state, question, tried), state.spec)]
+        bad = wrong(state.status) or (tried is not None and tried.result == "escaped")
     else:
         raise click.UsageError("cannot explain without a pod; name NAMESPACE/POD, or add -f POD.yaml")
     if form == "json":
@@ -137,7 +152,7 @@ def _written(entry: Entry, question: Question | None) -> Explanation:
     )
 
 
-def _live(pod: PodState, question: Question | None) -> Explanation:
+def _live(pod: PodState, question: Question | None, tried: Trial | None) -> Explanation:
     status = pod.status
     rows = settings(pod.spec, pod.origins, pod.shadowed) if pod.spec else ()
     drained = status.reason is Reason.DRAINING
@@ -149,6 +164,7 @@ def _live(pod: PodState, question: Question | None) -> Explanation:
         settings=rows,
         complaints=status.complaints,
         kernel=kernel_state(pod),
+        trial=tried,
         answer=_answer(
             question,
             spec=pod.spec,
@@ -182,7 +198,9 @@ def _print(one: Explanation, spec: RedirectSpec | None) -> None:
         _print_answer(one.answer)
     if one.kernel is not None:
         print_kernel_state(one.kernel, spec)
-    elif one.left_alone:
+    if one.trial is not None:
+        click.echo(wrapped(f"tried: {one.trial.result}: {one.trial.why}", "  "))
+    if one.kernel is None and one.left_alone:
         click.echo(wrapped(f"left alone: {one.left_alone}", "  "))
     if one.answer is None:
         if one.settings:

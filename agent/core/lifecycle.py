@@ -17,7 +17,7 @@ FIRST_RETRY = 0.05
 LAST_RETRY = 30.0
 
 
-class Redirection(msgspec.Struct, frozen=True):
+class Redirection(msgspec.Struct, frozen=True, rename="camel"):
     """Status of one pod's redirection.
 
     `since`: wall clock (s) of the last change of phase or reason. `attempts`: failures in a row.

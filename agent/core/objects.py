@@ -142,6 +142,7 @@ class Service(_Object, frozen=True):
 
 Object = Pod | Namespace | Service
 
+
 class Replace(msgspec.Struct, frozen=True):
     """The whole list of one kind, as listed: what is not in it does not exist (any more)."""
 

@@ -26,6 +26,7 @@ from agent.node.kernel import Kernel
 from agent.node.leftovers import Leftover
 from agent.node.netns import NetnsMissing
 from agent.node.outcome import failed, found
+from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
 
 SURVEY_FIRST = 2.0
@@ -147,6 +148,13 @@ class Keeper:
             # A legacy table changes without an event, so nothing else would wake us.
             await self._look_closely()
             return removed
+
+    async def trial(self) -> Trial:
+        """Whether a connection made inside the pod now is redirected."""
+        async with self._busy:
+            if self.hold is None or self.spec is None or self.status.reason is not Reason.REDIRECTED:
+                return Trial("unverifiable", f"the pod is not redirected by us: {self.status.reason}")
+            return await self._kernel.trial(self.hold, self.spec)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         """What linkerd-init left in the pod's netns, () while that is not held."""

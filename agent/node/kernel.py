@@ -15,6 +15,7 @@ from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.survey import survey
+from agent.node.trial import Trial, trial
 from agent.node.visit import Order, Sight, read_counters, read_generation, visit
 
 SLOW_ELEMENTS = 1000
@@ -72,6 +73,10 @@ class Kernel:
         self, hold: Hold, spec: RedirectSpec, ips: tuple[str, ...], close_wait: int | None
     ) -> tuple[Complaint, ...]:
         return await on(self.lanes.kernel, survey, hold.fd, spec, ips, close_wait)
+
+    async def trial(self, hold: Hold, spec: RedirectSpec) -> Trial:
+        """Try a connection from inside the pod."""
+        return await on(self.lanes.kernel, trial, hold, spec)
 
     async def leftovers(self, hold: Hold) -> tuple[Leftover, ...]:
         """What linkerd-init left; changes nothing. NftError, LegacyToolFailed."""

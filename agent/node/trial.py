@@ -11,10 +11,10 @@ import socket
 
 import msgspec
 
-from agent.core.names import TABLE
 from agent.core.redirect import RedirectSpec
 from agent.node.hold import Hold
 from agent.node.netns import run_in
+from agent.node.visit import read_counters
 
 TARGET = "192.0.2.2"
 FIRST_PORT = 1404
@@ -35,9 +35,11 @@ def trial(hold: Hold, spec: RedirectSpec) -> Trial:
         return Trial("unverifiable", "every outbound port is skipped")
     if spec.proxy_uid == 0:
         return Trial("unverifiable", "the proxy runs as root, as this trial does, and is exempt")
-    before = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+    if spec.hold_outbound:
+        return Trial("unverifiable", "outbound is held back until the proxy listens")
+    before = read_counters(hold).get("out_redirect", 0)
     code = run_in(hold.fd, lambda: _connect(port))
-    after = hold.nft.read(TABLE).counters.get("out_redirect", (0, 0))[0]
+    after = read_counters(hold).get("out_redirect", 0)
     if after > before:
         return Trial("redirected", f"a connection to {TARGET}:{port} was counted by out_redirect")
     if code in NO_ROUTE:

@@ -1,4 +1,4 @@
-"""Both benchmarks end with one JSON object of the agreed keys, and leave nothing behind. No speed is tested."""
+"""Both benchmarks end with one JSON object of the agreed keys and leave nothing behind. No speed is asked."""
 
 import json
 import os

@@ -31,6 +31,8 @@ def run(case: Case, datapath: Datapath | None) -> Outcome:
         procedure = LIFECYCLE.get(case.id)
         if procedure is None:
             return Outcome(case.id, case.title, "skip", LATER.get(case.id, "no procedure for this id"))
+        if datapath is None:
+            return Outcome(case.id, case.title, "skip", "needs the agent and a kernel")
         return outcome(case.id, case.title, procedure(case))
     findings = Findings()
     _examine(case, datapath, findings)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.agent import Agent, agent, descriptors, pod_manifest
+from tests.lab.agent import agent, descriptors, pod_manifest
 from tests.lab.netns import netns, run
 
 SKIP_OUT = "config.linkerd.io/skip-outbound-ports"

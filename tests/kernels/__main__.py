@@ -47,14 +47,17 @@ def run(chosen: Kernel, parts: list[str]) -> int:
         image.write_bytes(initramfs(Path(busybox), chosen.modules, Path(__file__).with_name("init")))
         environment = {"TREE": str(TREE), "MODULES": str(chosen.modules), "PARTS": ",".join(parts)}
         guest = Guest(chosen, image, environment, console, SECONDS)
+        status: int | None = None
         with closing(guest.run()) as lines:
             for line in lines:
                 if line.startswith(ENDED):
-                    return int(line.removeprefix(ENDED))
-                print(line, flush=True)
-        print("the guest ended without a verdict; its kernel's last words:", file=sys.stderr)
-        print(*console.read_text(errors="replace").splitlines()[-20:], sep="\n", file=sys.stderr)
-        return 1
+                    status = int(line.removeprefix(ENDED))
+                else:
+                    print(line, flush=True)
+        if status is None:
+            print("the guest ended without a verdict; its kernel's last words:", file=sys.stderr)
+            print(*console.read_text(errors="replace").splitlines()[-20:], sep="\n", file=sys.stderr)
+        return 1 if status is None else status
 
 
 def _arguments() -> argparse.Namespace:

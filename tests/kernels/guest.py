@@ -26,7 +26,7 @@ def _cases() -> list[str]:
 
 
 def _pytest(*arguments: str) -> Callable[[], list[str]]:
-    options = ("-q", "-p", "no:cacheprovider", "-o", f"timeout={PART_SECONDS}")
+    options = ("-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-o", f"timeout={PART_SECONDS}")
     return lambda: [sys.executable, "-m", "pytest", *options, *arguments]
 
 

@@ -79,10 +79,10 @@ def _flush_owned(case: Case, one: Agent, pod: Pod, findings: Findings) -> None:
     findings.failures += connections.failures("the flush of an owned table")
     # The kernel sends an event for a flush that has changed something: a table of the application.
     nft(pod.name, "add", "table", "inet", "appfw")
-    one.wait(lambda: one.pod(name)["status"]["foreign_changes"] > 0, "report of a foreign change")
-    reported = one.pod(name)["status"]["foreign_changes"]
+    one.wait(lambda: one.pod(name)["status"]["foreignChanges"] > 0, "report of a foreign change")
+    reported = one.pod(name)["status"]["foreignChanges"]
     nft(pod.name, "flush", "ruleset")
-    one.wait(lambda: one.pod(name)["status"]["foreign_changes"] > reported, "report of the flush")
+    one.wait(lambda: one.pod(name)["status"]["foreignChanges"] > reported, "report of the flush")
     culprit = one.pod(name)["status"]["culprit"]
     expect(findings, culprit.startswith("nft["), f"the culprit is {culprit or 'not named'}, expected nft")
     for attempt in (

@@ -56,7 +56,7 @@ def killed_in_the_middle(case: Case) -> Findings:
         one.kill()
         # The first record is the table itself, whose flags are another where nobody owns it.
         whole = looks[0].read(TABLE).records[1:]
-        for _ in rounds("KILLS", KILLS):
+        for _ in rounds("KILLS", KILLS, seconds=12):
             _kill_while_installing(one, looks, chance.uniform(0, 0.004))
             tables = [look.read(TABLE).records for look in looks]
             half = [len(records) for records in tables if records and records[1:] != whole]
@@ -133,7 +133,7 @@ def leak(case: Case) -> Findings:
 
 
 def _come_and_go(case: Case, one: Agent, yard: str, batch: str) -> None:
-    """Pods with an interface each, redirected, then gone: half by their objects first, half by their netns."""
+    """Pods with an interface each, redirected, then gone: half by their objects first, half by the netns."""
     with contextlib.ExitStack() as stack:
         pods = {f"web-{batch}-{n}": stack.enter_context(netns()) for n in range(AT_ONCE)}
         ends = enumerate(pods.values())

@@ -66,7 +66,7 @@ def _taken_over(case: Case, one: Agent, pod: str, findings: Findings) -> None:
     _initialise(pod)
     status = settle(one, with_init(manifest(case, pod), ENDED_WELL), "Redirected")
     name = key(manifest(case, pod))
-    expect(findings, status["verify_ms"] is not None, "ours were not read back before the takeover")
+    expect(findings, status["verifyMs"] is not None, "ours were not read back before the takeover")
     before = content(pod)
     removed = one.ask("POST", f"/cleanup?pod={name}")
     expect(findings, isinstance(removed, list) and removed, f"cleanup removed nothing: {removed}")

@@ -86,8 +86,8 @@ def sandbox(uid: str, netns: str | None) -> Iterator[None]:
         yield
 
 
-def _start(netns: str | None) -> "subprocess.Popen[Any]":
-    def start() -> "subprocess.Popen[Any]":
+def _start(netns: str | None) -> "subprocess.Popen[bytes]":
+    def start() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(["sleep", "300"])
 
     return inside(netns, start) if netns else start()

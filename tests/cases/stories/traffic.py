@@ -1,6 +1,7 @@
 """Connections of a story: one at a time, some that stay open, and a steady load in both directions."""
 
 import contextlib
+import itertools
 import select
 import socket
 import struct
@@ -30,7 +31,7 @@ def ordinary_port(spec: RedirectSpec, first: int = 8080) -> int:
     skipped = spec.skip_inbound | spec.proxy_ports | spec.skip_outbound
     listens = (spec.inbound_port, spec.outbound_port)
     listed = spec.only_inbound
-    for port in (*range(first, 1 << 16), *range(1, first)):
+    for port in itertools.chain(range(first, 1 << 16), range(1, first)):
         if port not in skipped and port not in listens and (listed is None or port in listed):
             return port
     raise AssertionError("no port is redirected in both directions")

@@ -1,0 +1,1 @@
+"""Faults on purpose: kills, races, rivals, scarcity and bad input, against real network namespaces."""

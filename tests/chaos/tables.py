@@ -1,0 +1,91 @@
+"""A pod's table as nft itself lists it, so that what is whole is not judged by the agent's own reader."""
+
+import os
+import subprocess
+from collections.abc import Callable
+
+from agent.core.names import TABLE
+from agent.core.objects import Namespace, Pod
+from agent.core.redirect import NodeDefaults, derive
+from agent.core.ruleset import drain, render
+from tests.lab.netns import inside, netns
+
+SKIP_OUT = "config.linkerd.io/skip-outbound-ports"
+SKIP_IN = "config.linkerd.io/skip-inbound-ports"
+OFF = {"pointsman.io/redirect": "disabled"}
+
+Listing = tuple[str, ...]
+"""The blocks of a table, sorted, without handles, counts and owner; () when there is no table."""
+
+ABSENT: Listing = ()
+
+
+def nft(name: str, *command: str, script: str | None = None) -> str:
+    """Output of nft in the namespace `name`. RuntimeError with its own words when it fails."""
+    done = inside(
+        name,
+        lambda: subprocess.run(
+            ("nft", *command), input=script, capture_output=True, text=True, check=False, timeout=30
+        ),
+    )
+    if done.returncode:
+        raise RuntimeError(f"cannot run nft {' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def listing(name: str) -> Listing:
+    """Our table in the namespace `name`."""
+    try:
+        text = nft(name, "-s", "list", "table", "inet", TABLE)
+    except RuntimeError as error:
+        if "No such file" in str(error):
+            return ABSENT
+        raise
+    # After the head, which names flags and owner; an in-place change moves sets behind others.
+    body = text[text.index("{\n") + 2 : text.rindex("}")]
+    lines = [line for line in body.splitlines() if not line.startswith(("\tflags ", "\t# "))]
+    return tuple(sorted(block.strip() for block in "\n".join(lines).split("\n\n")))
+
+
+def loaded(text: str) -> Listing:
+    """The listing of a text, loaded by nft into a namespace of its own."""
+    with netns() as name:
+        nft(name, "-f", "-", script=text)
+        return listing(name)
+
+
+class Known:
+    """The complete tables that pods may have, each loaded once."""
+
+    def __init__(self, load: Callable[[str], Listing] = loaded) -> None:
+        self._load = load
+        self._listings: dict[str, Listing] = {}
+
+    def text(self, text: str) -> Listing:
+        if text not in self._listings:
+            self._listings[text] = self._load(text)
+        return self._listings[text]
+
+    def drain(self) -> Listing:
+        return self.text(drain())
+
+    def of(self, pod: Pod, namespace: Namespace | None = None) -> Listing:
+        """The table that a pod shall have once it was redirected: the drain table when it is opted out."""
+        spec = derive(pod, namespace, NodeDefaults()).spec
+        return self.drain() if spec is None else self.text(render(spec))
+
+
+def words(found: Listing) -> str:
+    """A listing for the message of a failed test."""
+    return "\n\n".join(found) or "no table"
+
+
+def nsfs_descriptors(pid: int) -> list[str]:
+    """Network namespaces that a process holds open by a descriptor, by name (`net:[inode]`)."""
+    links = []
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            links.append(os.readlink(entry.path))
+        except FileNotFoundError:
+            continue
+    return sorted(link for link in links if link.startswith("net:["))
