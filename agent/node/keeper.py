@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from agent.core.lifecycle import Budget, Finding, Redirection, after, retry_in
+from agent.core.lifecycle import Finding, Redirection, after, retry_in
 from agent.core.names import PodKey
 from agent.core.objects import Pod
 from agent.core.plan import Goal, Plan
@@ -20,12 +20,13 @@ from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.redirect import Derivation, RedirectSpec
 from agent.core.ruleset import drain, element_count, render
 from agent.core.tally import Counters
+from agent.node.contest import Contest
 from agent.node.duty import Duty
 from agent.node.hold import Hold
 from agent.node.kernel import Kernel
 from agent.node.leftovers import Leftover
 from agent.node.netns import NetnsMissing
-from agent.node.outcome import failed, found
+from agent.node.outcome import failed, found, init_mismatch
 from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
 
@@ -33,8 +34,6 @@ SURVEY_FIRST = 2.0
 """Seconds from the first redirect to the first survey: a proxy needs a moment to listen."""
 HELD_PERIOD = 0.2
 """Seconds between two looks for a proxy for which outbound redirection is held back."""
-NOISE_BURST, NOISE_RATE = 200.0, 50.0
-"""Visits that foreign changes may cause in one pod: so many at once, then so many per second."""
 PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there; a look is one stat."""
 LAST_RETRY = 30.0
@@ -91,12 +90,11 @@ class Keeper:
         self._full = False
         self._due: float | None = None
         self._survey_due: float | None = None
-        self._budget = Budget.full(time.monotonic(), duty.policy.repair_burst, duty.policy.repair_rate)
-        self._noise = Budget.full(time.monotonic(), NOISE_BURST, NOISE_RATE)
-        self._contested = False
+        self._contest = Contest(duty.policy.repair_burst, duty.policy.repair_rate)
         self._takeover = False
         self._proxy_listened = False
         self._around: tuple[Complaint, ...] = ()
+        self._noted: tuple[Complaint, ...] = ()
         self._surveyed: tuple[Complaint, ...] = ()
 
     @property
@@ -171,8 +169,7 @@ class Keeper:
         await self._look()
 
     async def _sleep(self) -> None:
-        # A netns whose nf_tables others change thousands of times a second gets its share, no more.
-        await asyncio.sleep(self._noise.wait(time.monotonic()))
+        await asyncio.sleep(self._contest.pause())
         due = min((at for at in (self._due, self._survey_due) if at is not None), default=None)
         try:
             async with asyncio.timeout_at(due):
@@ -284,16 +281,17 @@ class Keeper:
         finally:
             self._tell(self, Visited(sight, time.monotonic() - began))
         self._full = False
-        if sight.foreign:
-            self._noise = self._noise.spend(time.monotonic())
-        if sight.drift:
-            self._budget = self._budget.spend(time.monotonic())
+        self._contest.spend(sight.drift, bool(sight.foreign))
         if sight.around:
             self._around = sight.complaints
+        self._noted = self._noted or init_mismatch(planned, sight)
         if sight.result == "nothing":
             await self._let_go()
         if sight.result != "unchanged" or sight.foreign or order.full or self._settling():
-            self._report(self._contest(found(planned, sight, self._duty.writes, self._complaints())))
+            finding = found(planned, sight, self._duty.writes, self._complaints())
+            finding, later = self._contest.judge(finding, self.status.message)
+            self._report(finding)
+            self._due = _in(later) if later is not None else self._due
         if self._survey_due is None and self.status.reason is Reason.REDIRECTED:
             self._survey_due = _in(HELD_PERIOD if spec and spec.hold_outbound else SURVEY_FIRST)
 
@@ -317,17 +315,15 @@ class Keeper:
 
     def _complaints(self) -> tuple[Complaint, ...]:
         derived = self.derivation.complaints if self.derivation else ()
-        return (*derived, *self._around, *self._surveyed)
+        return (*derived, *self._noted, *self._around, *self._surveyed)
 
     def _over_budget(self) -> bool:
         """Somebody undoes our work in a loop: repairs go on at a bounded rate, and it is said once."""
-        wait = self._budget.wait(time.monotonic())
+        wait = self._contest.exhausted()
         if wait <= 0:
             return False
-        self._contested = True
-        message = (
-            f"{self.status.culprit or 'another program'} changes the table in a loop; repairs are capped"
-        )
+        culprit = self.status.culprit or "another program"
+        message = f"{culprit} changes the table in a loop; repairs are capped"
         self._report(
             Finding(
                 phase=Phase.FAILED,
@@ -340,16 +336,6 @@ class Keeper:
         self._due = _in(wait)
         return True
 
-    def _contest(self, finding: Finding) -> Finding:
-        budget = self._budget.filled(time.monotonic())
-        if self._contested and budget.tokens < budget.burst / 2:
-            self._due = _in((budget.burst / 2 - budget.tokens) / budget.per_second)
-            return msgspec.structs.replace(
-                finding, phase=Phase.FAILED, reason=Reason.CONTESTED, message=self.status.message
-            )
-        self._contested = False
-        return finding
-
     async def _let_go(self, last_words: bool = True) -> None:
         """Give back all descriptors of the netns. The kernel state in it stays."""
         hold, self.hold = self.hold, None
@@ -357,7 +343,7 @@ class Keeper:
             return
         counters = await self._kernel.last_counters(hold) if last_words else {}
         self._tell(self, Closed(hold, counters))
-        self._around, self._surveyed, self._survey_due = (), (), None
+        self._around, self._noted, self._surveyed, self._survey_due = (), (), (), None
         await asyncio.shield(self._kernel.close(hold))
 
     def _report(self, finding: Finding) -> None:

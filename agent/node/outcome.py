@@ -48,7 +48,6 @@ def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, .
     """The finding for a visit that came back."""
     phase, reason, message, mode = _verdict(plan, sight, writes)
     written = sight.result in ("installed", "updated", "replaced", "claimed")
-    complaints = (*complaints, *_init_mismatch(plan, sight))
     return Finding(
         phase=phase,
         reason=reason,
@@ -98,7 +97,8 @@ def _passive(writes: bool) -> Reason:
     return Reason.NOT_LISTED if writes else Reason.OBSERVED
 
 
-def _init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
+def init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
+    """linkerd-init says that it succeeded, and this visit had to install our rules all the same."""
     # Where its complete rules are taken over on purpose, the goal is another.
     incomplete = plan.goal is Goal.REDIRECT_UNLESS_IPTABLES and sight.result == "installed"
     if plan.init is not InitState.SUCCEEDED or not incomplete:

@@ -93,7 +93,6 @@ class Victim:
             return self._spawn("nft", command)
         assert self._staying.stdin is not None
         self._staying.stdin.write(f"{command}\n".encode())
-        self._staying.stdin.flush()
         return None
 
     def watch(self, what: str) -> float:
@@ -126,6 +125,7 @@ class Victim:
             self.pod.name,
             lambda: subprocess.Popen(
                 command,
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -27,7 +27,8 @@ from tests.lab.standin import bind
 UID, PROXY_UID = 1000, 2102
 PEER_PORT, APP_PORT, OUTBOUND_PORT, INBOUND_PORT = 8081, 8080, 4140, 4143
 PAUSE = 0.003
-TIMEOUT = 1.0
+"""Seconds between two connections of one direction."""
+TIMEOUT = 5.0
 PROXY, TARGET = b"p", b"t"
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)

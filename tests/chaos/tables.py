@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 
 from agent.core.names import TABLE
 from agent.core.objects import Namespace, Pod
@@ -41,38 +40,25 @@ def listing(name: str) -> Listing:
         if "No such file" in str(error):
             return ABSENT
         raise
-    # After the head, which names flags and owner; an in-place change moves sets behind others.
-    body = text[text.index("{\n") + 2 : text.rindex("}")]
+    # The head names flags and owner, and a change in place moves sets behind others.
+    body = text[text.index("\n") + 1 : text.rindex("}")]
     lines = [line for line in body.splitlines() if not line.startswith(("\tflags ", "\t# "))]
     return tuple(sorted(block.strip() for block in "\n".join(lines).split("\n\n")))
 
 
-def loaded(text: str) -> Listing:
-    """The listing of a text, loaded by nft into a namespace of its own."""
+def loaded(text: str, *commands: str) -> Listing:
+    """The listing of a text after some commands, loaded by nft into a namespace of its own."""
     with netns() as name:
         nft(name, "-f", "-", script=text)
+        for command in commands:
+            nft(name, command)
         return listing(name)
 
 
-class Known:
-    """The complete tables that pods may have, each loaded once."""
-
-    def __init__(self, load: Callable[[str], Listing] = loaded) -> None:
-        self._load = load
-        self._listings: dict[str, Listing] = {}
-
-    def text(self, text: str) -> Listing:
-        if text not in self._listings:
-            self._listings[text] = self._load(text)
-        return self._listings[text]
-
-    def drain(self) -> Listing:
-        return self.text(drain())
-
-    def of(self, pod: Pod, namespace: Namespace | None = None) -> Listing:
-        """The table that a pod shall have once it was redirected: the drain table when it is opted out."""
-        spec = derive(pod, namespace, NodeDefaults()).spec
-        return self.drain() if spec is None else self.text(render(spec))
+def text_of(pod: Pod, namespace: Namespace | None = None) -> str:
+    """The text that a pod shall have once it was redirected: the drain table when it is opted out."""
+    spec = derive(pod, namespace, NodeDefaults()).spec
+    return drain() if spec is None else render(spec)
 
 
 def words(found: Listing) -> str:

@@ -157,7 +157,7 @@ def unmeshed(case: Case) -> Findings:
 
 def _drained(case: Case, one: Agent, pod: Pod, *, by_order: bool) -> Iterator[str]:
     spec = spec_of(case)
-    name = key(manifest(case, None))
+    name = str(case.pod.key)
     with proxied(pod, spec) as through:
         if by_order:
             one.ask("POST", "/drain")

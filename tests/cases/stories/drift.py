@@ -22,6 +22,7 @@ from tests.cases.stories.stage import (
     metric,
     running,
     settle,
+    settle_for_events,
     spec_of,
     wait,
 )
@@ -48,8 +49,8 @@ def flushed(case: Case) -> Findings:
         else:
             findings.notes.append("this kernel has no owned tables: only the plain one is flushed")
     with netns() as pod, running(case, *PLAIN, *BY_EVENT) as one:
-        settle(one, manifest(case, pod), "Redirected")
-        name, rules = key(manifest(case, None)), content(pod)
+        settle_for_events(one, manifest(case, pod))
+        name, rules = str(case.pod.key), content(pod)
         before = metric(one, "pointsman_drift_total")
         culprit = _repaired(one, name, pod, "flush", "ruleset")["culprit"]
         expect(findings, content(pod) == rules, "the plain table is not as it was")
@@ -70,7 +71,7 @@ def _repaired(one: Agent, name: str, pod: str, *command: str) -> JSON:
 
 def _flush_owned(case: Case, one: Agent, pod: Pod, findings: Findings) -> None:
     """Nothing changes, every single change is refused, and the attempt is reported."""
-    name, before = key(manifest(case, None)), table(pod.name)
+    name, before = str(case.pod.key), table(pod.name)
     with load(pod, spec_of(case)) as connections:
         for _ in range(5):
             nft(pod.name, "flush", "ruleset")
@@ -111,7 +112,7 @@ def element_removed(case: Case) -> Findings:
     with netns() as pod, running(case, *PLAIN, *BY_EVENT) as one:
         (element, *_) = spec.skip_outbound.elements() or ("4567",)
         wanted = manifest(case, pod, annotations={SKIP_OUTBOUND_PORTS: str(spec.skip_outbound) or element})
-        settle(one, wanted, "Redirected")
+        settle_for_events(one, wanted)
         before = table(pod)
         removal = ("delete", "element", "inet", TABLE, "out_skip_ports", f"{{ {element} }}")
         status = _repaired(one, key(wanted), pod, *removal)
@@ -137,8 +138,8 @@ def overflow(case: Case) -> Findings:
     """C18: more foreign changes than the queue of the agent's socket holds; what they hide is repaired."""
     findings = Findings()
     with netns() as pod, running(case, *PLAIN, *BY_EVENT) as one:
-        settle(one, manifest(case, pod), "Redirected")
-        name, rules = key(manifest(case, None)), content(pod)
+        settle_for_events(one, manifest(case, pod))
+        name, rules = str(case.pod.key), content(pod)
         with _standing_still(one):
             changes = _overflow(pod)
             nft(pod, "delete", "table", "inet", TABLE)
@@ -184,7 +185,7 @@ def plain_tables(case: Case) -> Findings:
     """C20: without the flags everything works on plain tables, which is shown, and drift comes by events."""
     findings = Findings(notes=["as on a kernel without the flags, by the setting: --table-ownership off"])
     with netns() as pod, running(case, *PLAIN, *BY_EVENT) as one, socket_in(pod) as look:
-        settle(one, manifest(case, pod), "Redirected")
+        settle_for_events(one, manifest(case, pod))
         state = look.read(TABLE)
         expect(
             findings, not (state.flags or state.owner), f"flags of the table are {state.flags}, expected 0"
@@ -192,7 +193,7 @@ def plain_tables(case: Case) -> Findings:
         owned = metric(one, "pointsman_owned_tables")
         expect(findings, owned == 0, f"pointsman_owned_tables is {owned:g}, expected 0")
         expect(findings, one.state()["ownedTables"] is False, "the state says that tables are owned")
-        name, rules = key(manifest(case, None)), content(pod)
+        name, rules = str(case.pod.key), content(pod)
         for change in (f"flush chain inet {TABLE} output", f"delete table inet {TABLE}"):
             _repaired(one, name, pod, *change.split())
             expect(findings, content(pod) == rules, f"after {change} the table is not as it was")

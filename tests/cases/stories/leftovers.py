@@ -9,7 +9,7 @@ from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.cases.stories.node import content, nft, table
 from tests.cases.stories.stage import complaints, expect, key, manifest, running, settle, spec_of, with_init
-from tests.cases.stories.traffic import arrival, both_ways, ordinary_port, ordinary_uid, standin_of
+from tests.cases.stories.traffic import arrival, both_ways, ordinary_port, ordinary_uid, said, standin_of
 from tests.lab.agent import JSON, Agent
 from tests.lab.netns import netns, run
 from tests.lab.pod import Pod, pod_and_world
@@ -145,7 +145,7 @@ def complete_leftover(case: Case) -> Findings:
                 continue
             wanted = {SKIP_OUTBOUND_PORTS: str(skipped)}
             settle(one, manifest(case, pod.name, annotations=wanted), "Redirected")
-            told = complaints(one, key(manifest(case, None)), "LeftoverRules")
+            told = complaints(one, str(case.pod.key), "LeftoverRules")
             expect(findings, told, f"{binary}: the leftover is not reported")
             failures = _decisions(case, pod, skipped, stranger)
             findings.failures += [f"{binary}: {failure}" for failure in failures]
@@ -166,9 +166,9 @@ def _decisions(case: Case, pod: Pod, skipped: int, stranger: int) -> Iterator[st
         ):
             seen = arrival(pod, standin, probe)
             if seen.place != expected:
-                yield f"{probe} is {seen.place}, expected {expected}"
+                yield f"{said(probe)} is {seen.place}, expected {expected}"
             if seen.place == "out" and seen.port != spec.outbound_port:
-                yield f"{probe} arrives at port {seen.port}, expected {spec.outbound_port}"
+                yield f"{said(probe)} arrives at port {seen.port}, expected {spec.outbound_port}"
 
 
 def _number(pattern: str, text: str, otherwise: int) -> int:

@@ -19,7 +19,7 @@ from tests.cases.stories.stage import (
     spec_of,
     wait,
 )
-from tests.cases.stories.traffic import arrival, ordinary_port, standin_of
+from tests.cases.stories.traffic import arrival, ordinary_port, said, standin_of
 from tests.lab.addresses import Addresses
 from tests.lab.agent import Agent
 from tests.lab.netns import netns, path_of, run
@@ -154,10 +154,12 @@ def before_the_proxy(case: Case) -> Findings:
             wait(lambda: "out-redirect" in table(pod.name), "outbound redirect once the proxy listens")
             for probe in (outward, inward):
                 place = arrival(pod, standin, probe).place
-                expect(findings, place == probe.direction, f"policy hold, proxy listens: {probe} is {place}")
-        expect(
-            findings, one.reason(key(manifest(case, None))) == "Redirected", "it is not Redirected at last"
-        )
+                expect(
+                    findings,
+                    place == probe.direction,
+                    f"policy hold, proxy listens: {said(probe)} is {place}",
+                )
+        expect(findings, one.reason(str(case.pod.key)) == "Redirected", "it is not Redirected at last")
     return findings
 
 

@@ -19,8 +19,8 @@ from tests.lab.agent import JSON, PATIENCE, Agent, agent
 from tests.lab.netns import path_of
 
 PLAIN = ("--table-ownership", "off")
-BY_EVENT = ("--round", "600", "--compare", "600")
-"""Flags of an agent that learns of foreign changes by the kernel's events alone."""
+BY_EVENT = ("--round", "600", "--compare", "600", "--listeners", "600")
+"""Flags of an agent that learns of foreign changes by the kernel's events alone; see `settle_for_events`."""
 
 _FLAGS = FLAGS | {
     "exclude_namespaces": "--exclude-namespaces",
@@ -140,6 +140,14 @@ def settle(one: Agent, pod: JSON, *reasons: str) -> JSON:
     """Put the manifest and wait for one of these reasons; returns the pod's status."""
     one.put(pod)
     one.wait_reason(key(pod), *reasons)
+    status: JSON = one.pod(key(pod))["status"]
+    return status
+
+
+def settle_for_events(one: Agent, pod: JSON) -> JSON:
+    """As `settle`, redirected; the first look at its listeners is over, so that no timer wakes its keeper."""
+    settle(one, pod, "Redirected")
+    one.ask("POST", f"/visit?pod={key(pod)}")
     status: JSON = one.pod(key(pod))["status"]
     return status
 

@@ -48,6 +48,12 @@ def both_ways(spec: RedirectSpec, port: int | None = None) -> tuple[Probe, Probe
     return Probe(direction="in", port=port), Probe(direction="out", port=port, uid=ordinary_uid(spec))
 
 
+def said(probe: Probe) -> str:
+    """The connection in words."""
+    by = f" by uid {probe.uid}" if probe.direction == "out" else ""
+    return f"{probe.direction}bound to {probe.port}{by}"
+
+
 def standin_of(pod: Pod, spec: RedirectSpec) -> contextlib.AbstractContextManager[tuple[Listener, ...]]:
     """The stand-in for the proxy of this spec, listening in the pod."""
     return opened_standin(pod, inbound=spec.inbound_port, outbound=spec.outbound_port, uid=spec.proxy_uid)
