@@ -13,7 +13,6 @@ from tests.cases.stories.node import content, descriptors_of, table
 from tests.cases.stories.stage import (
     all_redirected,
     expect,
-    key,
     manifest,
     metric,
     rounds,

@@ -28,7 +28,6 @@ from tests.cases.stories.traffic import (
     live,
     ordinary_port,
     ordinary_uid,
-    said,
     standin_of,
 )
 from tests.lab.agent import Agent, descriptors

@@ -144,12 +144,10 @@ def settle(one: Agent, pod: JSON, *reasons: str) -> JSON:
     return status
 
 
-def settle_for_events(one: Agent, pod: JSON) -> JSON:
-    """As `settle`, redirected; the first look at its listeners is over, so that no timer wakes its keeper."""
+def settle_for_events(one: Agent, pod: JSON) -> None:
+    """Redirected, and the first look at its listeners over: with BY_EVENT no timer wakes its keeper."""
     settle(one, pod, "Redirected")
     one.ask("POST", f"/visit?pod={key(pod)}")
-    status: JSON = one.pod(key(pod))["status"]
-    return status
 
 
 def all_redirected(one: Agent, names: Collection[str]) -> None:
