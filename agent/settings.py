@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.core.redirect import NodeDefaults
+from agent.core.spec import NodeDefaults
 
 
 class Settings(msgspec.Struct, frozen=True):

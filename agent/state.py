@@ -7,7 +7,7 @@ Shape: `NodeState`, with camelCase keys; settings keep the names of `RedirectSpe
 import msgspec
 
 from agent.core.lifecycle import Redirection
-from agent.core.redirect import Origin, RedirectSpec
+from agent.core.spec import Origin, RedirectSpec
 from agent.core.tally import Counters
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agent.cli.report import Category, Check, failed, passed, warning
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import render
+from agent.core.spec import RedirectSpec
 from agent.node.discovery import Scanner
 from agent.node.nft.compile import CompileError, Compiler
 

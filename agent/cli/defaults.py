@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli.types import Id, NamespaceList, Port, Ports, SubnetList
-from agent.core.redirect import NodeDefaults
+from agent.core.spec import NodeDefaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ import msgspec
 
 from agent.cli.defaults import FLAGS
 from agent.cli.output import print_table
-from agent.core.redirect import Origin, RedirectSpec
+from agent.core.spec import Origin, RedirectSpec
 
 
 class Setting(msgspec.Struct, frozen=True, rename="camel"):

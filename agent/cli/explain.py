@@ -19,7 +19,7 @@ from agent.cli.types import IP, Endpoint, Id, IpAddress, PodName, Port
 from agent.core.names import PodKey
 from agent.core.plan import MESSAGES
 from agent.core.reasons import Complaint, Reason
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.node.trial import Trial
 from agent.state import PodState
 

@@ -9,7 +9,7 @@ import msgspec
 from agent.cli.output import age, wrapped
 from agent.core.lifecycle import Redirection
 from agent.core.reasons import MEANINGS, Phase, Reason
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.state import PodState
 
 

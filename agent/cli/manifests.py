@@ -9,7 +9,8 @@ import msgspec
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
 from agent.core.objects import Object, Pod, Put
-from agent.core.redirect import Derivation, NodeDefaults, derive
+from agent.core.redirect import derive
+from agent.core.spec import Derivation, NodeDefaults
 from agent.files.manifests import ManifestError, parse
 
 LARGEST = 8 << 20

@@ -11,7 +11,7 @@ from agent.cli.effective import Setting
 from agent.cli.types import IP
 from agent.core import names
 from agent.core.reasons import Complaint, Reason
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.core.verdict import Connection, decide
 
 SOMEBODY = 1000

@@ -106,6 +106,11 @@ class Pod(_Object, frozen=True):
         return self.metadata.annotations or {}
 
     @property
+    def all_containers(self) -> tuple[Container, ...]:
+        """Init containers, then the others."""
+        return (*(self.spec.init_containers or ()), *(self.spec.containers or ()))
+
+    @property
     def ips(self) -> tuple[str, ...]:
         """All addresses of `status`, empty while the pod has none."""
         many = tuple(entry.ip for entry in self.status.pod_ips or ())

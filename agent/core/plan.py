@@ -16,7 +16,7 @@ import msgspec
 from agent.core.names import INIT_CONTAINER, PROXY_CONTAINER
 from agent.core.objects import Pod
 from agent.core.reasons import Reason
-from agent.core.redirect import Derivation
+from agent.core.spec import Derivation
 
 
 class Goal(Enum):

@@ -9,19 +9,17 @@ Whatever is written and has no effect is a complaint. Nothing here raises for wh
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeVar
-
-import msgspec
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from agent.core import names
-from agent.core.objects import Container, Namespace, Pod, SecurityContext
+from agent.core.contradictions import coverage_complaints, effectless_complaints, uid_complaints
+from agent.core.objects import Container, Namespace, Pod
 from agent.core.ports import (
     LAST_PORT,
     ParsedPorts,
     ParsedSubnets,
     PortSet,
-    Subnets,
     list_complaints,
     named,
     parse_listen,
@@ -29,106 +27,19 @@ from agent.core.ports import (
     parse_subnets,
 )
 from agent.core.reasons import Complaint, Reason
+from agent.core.spec import Derivation, NodeDefaults, Origin, OriginKind, RedirectSpec
 
 LAST_ID = 2**32 - 2  # the highest user or group id: to the kernel, the next one means "none"
 
-_GALERA = PortSet.of((4567, 4568))
 _KUBERNETES_PORTS = PortSet.of(443, 6443)
-_OURS = "pointsman.io/"
+_BUILT_IN = NodeDefaults()
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:h|ms|m|s|us|µs|ns))+")
 _DURATION_PART = re.compile(r"([0-9.]+)([a-zµ]+)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
-OriginKind = Literal[
-    "pod annotation",
-    "namespace annotation",
-    "proxy env",
-    "security context",
-    "node default",
-    "built-in default",
-    "kubernetes service",
-]
-
 T = TypeVar("T")
 P = TypeVar("P", ParsedPorts, ParsedSubnets)
-
-
-class RedirectSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which TCP connections of one pod go to its proxy. Equal specs make equal rulesets.
-
-    `proxy_uid` and `proxy_gid` are as the pod sees them; their sockets are never redirected.
-    `skip_inbound` is the user's list; `proxy_ports`, control and admin, are skipped in any case.
-    `skip_subnets` looks at the source of inbound connections only. `only_inbound` is the listed
-    mode: other inbound ports stay direct; None redirects every port. `local_only`: packets that are
-    routed through the pod stay direct. `pin`: what is skipped stays direct even where nat rules of
-    others, such as leftovers of linkerd-init, would redirect it. `hold_outbound`: outbound stays direct
-    for now, since init containers run and the proxy does not listen yet.
-    """
-
-    inbound_port: int
-    outbound_port: int
-    proxy_uid: int
-    proxy_gid: int | None
-    skip_inbound: PortSet
-    proxy_ports: PortSet
-    skip_outbound: PortSet
-    skip_subnets: Subnets
-    only_inbound: PortSet | None
-    ipv6: bool
-    local_only: bool
-    pin: bool = True
-    hold_outbound: bool = False
-
-
-class NodeDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds on this node for everything that a pod and its namespace leave open.
-
-    `ipv6` None: as the proxy container says. `takeover`: replace complete rules of linkerd-init too.
-    `hold_before_proxy`: where init containers run before the proxy, redirect outbound once it listens.
-    """
-
-    inbound_port: int = 4143
-    outbound_port: int = 4140
-    control_port: int = 4190
-    admin_port: int = 4191
-    proxy_uid: int = 2102
-    proxy_gid: int | None = None
-    skip_inbound: PortSet = _GALERA
-    skip_outbound: PortSet = _GALERA
-    skip_subnets: Subnets = Subnets()
-    only_inbound: PortSet | None = None
-    ipv6: bool | None = None
-    local_only: bool = True
-    exclude_namespaces: frozenset[str] = frozenset()
-    takeover: bool = False
-    hold_before_proxy: bool = False
-
-
-_BUILT_IN = NodeDefaults()
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a setting came from: the annotation, variable or field `name`, which said `value`."""
-
-    kind: OriginKind
-    name: str
-    value: str
-
-
-class Derivation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod shall have: a spec, or the reason why it is left alone; never both.
-
-    `origins` and `shadowed` are keyed by field of RedirectSpec: what made the value, part by part,
-    and what was also said but lost, most specific first. `close_wait`: seconds, None = the kernel's.
-    """
-
-    spec: RedirectSpec | None = None
-    excluded: Reason | None = None
-    origins: dict[str, tuple[Origin, ...]] = {}
-    shadowed: dict[str, tuple[Origin, ...]] = {}
-    close_wait: int | None = None
-    complaints: tuple[Complaint, ...] = ()
 
 
 def derive(
@@ -141,7 +52,7 @@ def derive(
     """
     if pod.spec.host_network:
         return Derivation(excluded=Reason.HOST_NETWORK)
-    proxy = next((each for each in _containers(pod) if each.name == names.PROXY_CONTAINER), None)
+    proxy = next((each for each in pod.all_containers if each.name == names.PROXY_CONTAINER), None)
     if proxy is None:
         return Derivation(excluded=Reason.NOT_MESHED)
     if pod.finished:
@@ -153,9 +64,9 @@ def derive(
         return Derivation(excluded=Reason.DISABLED, complaints=tuple(reading.complaints))
     spec = reading.spec(kubernetes_ports)
     close_wait = reading.close_wait()
-    reading.complaints += (*_uid_complaints(pod, spec), *_coverage_complaints(spec))
+    reading.complaints += (*uid_complaints(pod, spec), *coverage_complaints(spec))
     for kind, annotations in reading.annotations:
-        reading.complaints += _effectless_complaints(kind, annotations)
+        reading.complaints += effectless_complaints(kind, annotations)
     return Derivation(
         spec=spec,
         origins=reading.origins,
@@ -322,61 +233,6 @@ class _Reading:
 
     def _complain(self, reason: Reason, subject: str, message: str, remedy: str) -> None:
         self.complaints.append(Complaint(reason, subject, message, remedy))
-
-
-def _containers(pod: Pod) -> tuple[Container, ...]:
-    return (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
-
-
-def _effectless_complaints(kind: OriginKind, annotations: dict[str, str]) -> Iterator[Complaint]:
-    """Annotations that are spelled right, or nearly so, and that change nothing."""
-    reason = Reason.UNSUPPORTED_ANNOTATION
-    for name in (names.DATAPATH, names.SOCKMAP, names.SKIP_CONTAINERS):
-        if name in annotations and (name, annotations[name].strip()) != (names.DATAPATH, "nftables"):
-            message = f"cannot act on {named([annotations[name]])} ({kind}): the only datapath is nftables"
-            yield Complaint(reason, name, message, "remove the annotation")
-    if kind == "namespace annotation" and names.CLOSE_WAIT_TIMEOUT in annotations:
-        message = f"cannot act on it ({kind}): upstream reads it from pods only, and so do we"
-        yield Complaint(reason, names.CLOSE_WAIT_TIMEOUT, message, "annotate the pods")
-    known = (names.NETNS, names.CGROUP, names.REDIRECT, names.DATAPATH, names.SOCKMAP, names.SKIP_CONTAINERS)
-    if unknown := sorted(name for name in annotations if name.startswith(_OURS) and name not in known):
-        message = f"cannot act on {named(unknown)} ({kind}): no such annotation is known"
-        yield Complaint(reason, f"{_OURS}*", message, f"correct the spelling: {', '.join(known)}")
-
-
-def _uid_complaints(pod: Pod, spec: RedirectSpec) -> Iterator[Complaint]:
-    """Who shares the proxy's user escapes the mesh. Users that only an image names are not known."""
-    fallback = pod.spec.security_context or SecurityContext()
-    sharing = []
-    for container in _containers(pod):
-        own = container.security_context or SecurityContext()
-        uid = fallback.run_as_user if own.run_as_user is None else own.run_as_user
-        if uid == spec.proxy_uid and container.name != names.PROXY_CONTAINER:
-            sharing.append(container.name)
-    remedy = "give the proxy a user id of its own, with the annotation config.linkerd.io/proxy-uid"
-    if sharing:
-        message = f"cannot redirect {named(sharing)}: it runs as user {spec.proxy_uid}, like the proxy"
-        yield Complaint(Reason.PROXY_UID_SHARED, "runAsUser", message, remedy)
-    elif spec.proxy_uid == 0:
-        message = "cannot redirect what runs as root: so does the proxy, which is exempt"
-        yield Complaint(Reason.PROXY_UID_SHARED, "runAsUser", message, remedy)
-
-
-def _coverage_complaints(spec: RedirectSpec) -> Iterator[Complaint]:
-    """Lists that leave nothing to redirect."""
-    remedy = "change the list, or take the pod out of the mesh"
-    if spec.skip_outbound.everything:
-        message = "cannot redirect any outbound connection: the list covers every port"
-        yield Complaint(Reason.OUTBOUND_OFF, names.SKIP_OUTBOUND_PORTS, message, remedy)
-    sources = ("0.0.0.0/0" in spec.skip_subnets.v4, "::/0" in spec.skip_subnets.v6 or not spec.ipv6)
-    for subject, off, why in (
-        (names.SKIP_INBOUND_PORTS, (spec.skip_inbound | spec.proxy_ports).everything, "covers every port"),
-        (names.SKIP_SUBNETS, all(sources), "covers every source"),
-        ("only_inbound", spec.only_inbound is not None and not spec.only_inbound, "is empty"),
-    ):
-        if off:
-            message = f"cannot redirect any inbound connection: the list {why}"
-            yield Complaint(Reason.INBOUND_OFF, subject, message, remedy)
 
 
 def _integer(low: int, high: int) -> Callable[[str], int | None]:

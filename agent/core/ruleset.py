@@ -25,7 +25,7 @@ from typing import Literal
 import msgspec
 
 from agent.core.names import TABLE
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 
 PRIORITY = -101
 

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from agent.core.ports import PortSet
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import Direction, inbound, outbound
+from agent.core.spec import RedirectSpec
 
 
 class Connection(msgspec.Struct, frozen=True):

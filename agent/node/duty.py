@@ -7,7 +7,8 @@ from agent.core.names import NETNS
 from agent.core.objects import Namespace, Pod, Service
 from agent.core.plan import Goal, Plan, plan
 from agent.core.reasons import Reason
-from agent.core.redirect import Derivation, NodeDefaults, derive
+from agent.core.redirect import derive
+from agent.core.spec import Derivation, NodeDefaults
 from agent.node.discovery import Sandbox
 from agent.node.hold import Place
 from agent.node.netns import NetnsId

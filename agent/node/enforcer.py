@@ -21,7 +21,7 @@ from agent.core.tally import Counters, Tally
 from agent.node.discovery import Scanner
 from agent.node.duty import Duty, Policy
 from agent.node.hold import Hold
-from agent.node.keeper import Changed, Closed, Keeper, Note, Opened, Visited
+from agent.node.keeper import Blocked, Changed, Closed, Keeper, Note, Opened, Visited
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
 from agent.node.metrics import Metrics
@@ -180,6 +180,8 @@ class Enforcer:
                     self.tally.seen(keeper.uid, sight.counters)
             case Changed(before=before):
                 self._changed(keeper, before)
+            case Blocked(owner=owner) if owner in self._tasks:
+                self._tasks[owner].cancel()
 
     def _kernel_news(self, uid: str) -> None:
         keeper = self.keepers.get(uid)

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from agent.core.lifecycle import Finding, Redirection, after, retry_in
+from agent.core.lifecycle import FIRST_RETRY, Finding, Redirection, after, retry_in
 from agent.core.names import PodKey
 from agent.core.objects import Pod
 from agent.core.plan import Goal, Plan
 from agent.core.reasons import Complaint, Phase, Reason
-from agent.core.redirect import Derivation, RedirectSpec
 from agent.core.ruleset import drain, element_count, render
+from agent.core.spec import Derivation, RedirectSpec
 from agent.core.tally import Counters
 from agent.node.contest import Contest
 from agent.node.duty import Duty
@@ -69,7 +69,13 @@ class Changed(msgspec.Struct, frozen=True):
     before: Redirection
 
 
-Note = Opened | Closed | Visited | Changed
+class Blocked(msgspec.Struct, frozen=True):
+    """Its netns is held for the pod UID `owner`, whose object is gone: that keeper is to give it back."""
+
+    owner: str
+
+
+Note = Opened | Closed | Visited | Changed | Blocked
 
 
 class Keeper:
@@ -116,7 +122,6 @@ class Keeper:
                 await self._sleep()
         finally:
             await self._let_go(last_words=False)
-            self._duty.release(self.uid)
 
     async def visit_now(self) -> None:
         """One full comparison now, with a survey if the pod is redirected, for somebody who waits for it."""
@@ -251,6 +256,10 @@ class Keeper:
         owner = self._duty.claim(self.uid, hold.netns)
         if owner != self.uid:
             await self._kernel.close(hold)
+            if owner not in self._duty.cluster.pods:
+                self._tell(self, Blocked(owner))
+                self._due = _in(FIRST_RETRY)
+                return False
             message = f"network namespace {place} is already kept for pod UID {owner}"
             self._report(Finding(phase=Phase.FAILED, reason=Reason.NETNS_MISMATCH, message=message))
             self._due = _in(retry_in(self.status.attempts, LAST_RETRY))
@@ -344,7 +353,11 @@ class Keeper:
         counters = await self._kernel.last_counters(hold) if last_words else {}
         self._tell(self, Closed(hold, counters))
         self._around, self._noted, self._surveyed, self._survey_due = (), (), (), None
-        await asyncio.shield(self._kernel.close(hold))
+        try:
+            await asyncio.shield(self._kernel.close(hold))
+        finally:
+            # The kernel gives the number of an ended netns to the next one, which may be another pod's.
+            self._duty.release(self.uid)
 
     def _report(self, finding: Finding) -> None:
         self._set(after(self.status, finding, time.time()))

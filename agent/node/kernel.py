@@ -5,7 +5,7 @@ that is new waits for the child that runs libnftables.
 """
 
 from agent.core.reasons import Complaint
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.core.tally import Counters
 from agent.node.addresses import addresses
 from agent.node.hold import Hold, Place

@@ -7,7 +7,7 @@ import ipaddress
 
 from agent.core.names import CLOSE_WAIT_TIMEOUT
 from agent.core.reasons import Complaint, Reason
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.node.addresses import InterfaceAddress, SysctlError, addresses, set_close_wait
 from agent.node.listeners import Listeners, listening
 

@@ -11,7 +11,7 @@ import socket
 
 import msgspec
 
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.node.hold import Hold
 from agent.node.netns import run_in
 from agent.node.visit import read_counters

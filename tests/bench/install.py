@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from agent.core.redirect import NodeDefaults
+from agent.core.spec import NodeDefaults
 from tests.bench.ours import ENOUGH, Ours, measure_ours, rule_text
 from tests.bench.stage import Cost, agent, conclude, interruptible, namespaces, positive, progress, verdict
 from tests.lab.netns import inside

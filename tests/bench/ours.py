@@ -10,8 +10,9 @@ import msgspec
 
 from agent.core.plan import Goal
 from agent.core.ports import PortSet
-from agent.core.redirect import NodeDefaults, derive
+from agent.core.redirect import derive
 from agent.core.ruleset import render
+from agent.core.spec import NodeDefaults
 from agent.node.hold import Hold, Place
 from agent.node.kernel import Kernel
 from agent.node.lanes import on

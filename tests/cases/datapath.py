@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.core.names import TABLE
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import render
+from agent.core.spec import RedirectSpec
 from agent.node.netns import open_netns
 from agent.node.nft.compile import Compiler
 from agent.node.nft.datapath import NftDatapath

@@ -7,7 +7,7 @@ import msgspec
 
 from agent.core.objects import Namespace, Pod
 from agent.core.ports import PortSet
-from agent.core.redirect import NodeDefaults
+from agent.core.spec import NodeDefaults
 from tests.cases import pods
 from tests.cases.load import Entry
 from tests.cases.schema import CaseText, ConnectionText, PortList

@@ -18,7 +18,7 @@ from agent.core.objects import (
     SecurityContext,
 )
 from agent.core.ports import PortSet, parse_ports, parse_subnets
-from agent.core.redirect import NodeDefaults
+from agent.core.spec import NodeDefaults
 from tests.cases.schema import ContainerText, NodeText, PodText, Texts
 
 

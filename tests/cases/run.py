@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from agent.core.redirect import RedirectSpec, derive
+from agent.core.redirect import derive
+from agent.core.spec import RedirectSpec
 from agent.core.verdict import decide
 from tests.cases import then
 from tests.cases.datapath import Counted, Datapath

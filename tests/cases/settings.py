@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent.core.ports import PortSet
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from tests.cases.model import Effective
 
 _SHOWN = 12

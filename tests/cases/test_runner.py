@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from tests.cases.__main__ import outcomes
 from tests.cases.datapath import Datapath
 from tests.cases.load import load

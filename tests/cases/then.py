@@ -6,8 +6,8 @@ from collections.abc import Callable
 import msgspec
 
 from agent.core.reasons import Complaint, Reason
-from agent.core.redirect import Derivation
 from agent.core.ruleset import COUNTERS
+from agent.core.spec import Derivation
 
 _REASONS = {reason.value.lower(): reason for reason in Reason}
 _WORD = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s,]+)")

@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import inbound, outbound
+from agent.core.spec import RedirectSpec
 from agent.core.verdict import Connection, Verdict, decide
 from agent.node.nft.socket import Nft
 from tests.cases.datapath import Counted, counted

@@ -82,7 +82,9 @@ class Subject:
     def check(self) -> Listing:
         """The table now. AssertionError when it is none of those that are allowed."""
         found = self.now()
-        assert found in self.allowed, f"{self.name} holds a table that is neither old nor new:\n{words(found)}"
+        assert found in self.allowed, (
+            f"{self.name} holds a table that is neither old nor new:\n{words(found)}"
+        )
         return found
 
     def _goal(self, found: Listing) -> Listing:

@@ -5,8 +5,9 @@ import subprocess
 
 from agent.core.names import TABLE
 from agent.core.objects import Namespace, Pod
-from agent.core.redirect import NodeDefaults, derive
+from agent.core.redirect import derive
 from agent.core.ruleset import drain, render
+from agent.core.spec import NodeDefaults
 from tests.lab.netns import inside, netns
 
 SKIP_OUT = "config.linkerd.io/skip-outbound-ports"

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent.core.redirect import NodeDefaults, derive
+from agent.core.redirect import derive
 from agent.core.ruleset import render
+from agent.core.spec import NodeDefaults
 from tests import build
 from tests.cli.conftest import Cli, answer
 

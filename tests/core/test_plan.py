@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from agent.core.plan import Goal, InitState, init_state, plan
-from agent.core.redirect import NodeDefaults, derive
+from agent.core.redirect import derive
+from agent.core.spec import NodeDefaults
 from tests.build import pod
 
 INIT = [{"name": "linkerd-init"}]

@@ -11,8 +11,9 @@ from agent.core import names
 from agent.core.objects import Pod
 from agent.core.ports import PortSet, Subnets, parse_ports
 from agent.core.reasons import Complaint, Reason
-from agent.core.redirect import Derivation, NodeDefaults, Origin, RedirectSpec, derive
+from agent.core.redirect import derive
 from agent.core.ruleset import render
+from agent.core.spec import Derivation, NodeDefaults, Origin, RedirectSpec
 from tests.build import namespace, pod
 
 DEFAULTS = NodeDefaults()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import COUNTERS, RULES, drain, element_count, inbound, outbound, render, spec_hash
+from agent.core.spec import RedirectSpec
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import RULES, Direction, inbound, outbound
+from agent.core.spec import RedirectSpec
 from agent.core.verdict import _MATCHES, Connection, Verdict, decide
 from tests.core.test_ruleset import DEFAULT, specs
 

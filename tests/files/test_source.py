@@ -85,7 +85,9 @@ async def test_a_half_written_manifest_keeps_the_last_good_one(tmp_path: Path) -
         assert (await events.put()).annotations == {"x": "z"}
 
 
-@pytest.mark.parametrize("bad", ["{", "a: [", "- 1\n", "kind: Pod\n", "kind: Pod\nmetadata: {name: 3}\n", "\x00", "&a [*a]"])
+@pytest.mark.parametrize(
+    "bad", ["{", "a: [", "- 1\n", "kind: Pod\n", "kind: Pod\nmetadata: {name: 3}\n", "\x00", "&a [*a]"]
+)
 async def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, bad: str) -> None:
     (tmp_path / "bad.yaml").write_text(bad)
     (tmp_path / "good.yaml").write_text(manifest("good"))
@@ -129,7 +131,8 @@ def test_numbers_in_annotations_are_taken_as_text() -> None:
 
 
 def test_lists_and_several_documents() -> None:
-    text = "kind: List\nitems: [{kind: Pod, metadata: {name: a}}, {kind: ConfigMap}]\n---\nkind: Namespace\nmetadata: {name: n}\n"
+    listed = "kind: List\nitems: [{kind: Pod, metadata: {name: a}}, {kind: ConfigMap}]\n"
+    text = f"{listed}---\nkind: Namespace\nmetadata: {{name: n}}\n"
     assert [item.metadata.name for item in parse(text)] == ["a", "n"]
 
 

@@ -62,9 +62,16 @@ def run(chosen: Kernel, parts: list[str]) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels", description="Test on Debian's kernel.")
-    parser.add_argument("--package", default=LATEST, help="Debian package of the kernel (default %(default)s)")
     parser.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}"
+        "--package", default=LATEST, help="Debian package of the kernel (default %(default)s)"
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=f"of {', '.join(PARTS)}",
     )
     return parser.parse_args()
 

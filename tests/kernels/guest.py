@@ -1,6 +1,5 @@
 """The guest's part: runs the parts that are asked for, one after the other, and says how they ended."""
 
-import os
 import platform
 import subprocess
 import sys

@@ -1,6 +1,5 @@
 """A guest: one qemu process that translates every instruction, with the host's files read-only."""
 
-import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

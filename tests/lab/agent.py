@@ -8,7 +8,6 @@ started again.
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -28,7 +27,7 @@ PATIENCE = 10.0
 JSON = dict[str, Any]
 
 
-class Gone(Exception):
+class Gone(Exception):  # noqa: N818
     """The agent does not answer on its socket."""
 
 
@@ -230,4 +229,4 @@ def pod_manifest(
 
 def descriptors(pid: int) -> int:
     """Open descriptors of a process."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

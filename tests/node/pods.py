@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from agent.core.names import TABLE
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import render
+from agent.core.spec import RedirectSpec
 from agent.node.netns import open_netns, run_in
 from agent.node.nft.compile import Template
 from agent.node.nft.datapath import Applied, NftDatapath

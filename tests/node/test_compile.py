@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
 from agent.core.ruleset import drain, render
+from agent.core.spec import RedirectSpec
 from agent.node.netns import open_netns, run_in
 from agent.node.nft import compile as compiling
 from agent.node.nft.batch import batch

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from agent.core.ports import PortSet, Subnets
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from agent.node.nft.socket import Nft
 from tests.cases.datapath import Datapath
 from tests.cases.wire import disagreements, observe

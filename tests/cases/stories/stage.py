@@ -12,7 +12,8 @@ import msgspec
 
 from agent.cli.defaults import FLAGS
 from agent.core.names import INIT_CONTAINER, NETNS
-from agent.core.redirect import NodeDefaults, RedirectSpec, derive
+from agent.core.redirect import derive
+from agent.core.spec import NodeDefaults, RedirectSpec
 from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.lab.agent import JSON, PATIENCE, Agent, agent

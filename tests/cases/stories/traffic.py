@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.core.redirect import RedirectSpec
+from agent.core.spec import RedirectSpec
 from tests.lab.agent import PATIENCE
 from tests.lab.netns import inside
 from tests.lab.pod import Pod
