@@ -3,7 +3,7 @@
 **Start**: run directory, doors (alive, not ready), kernel probe, then the source's events. The
 writer's lock is tried at once and then ten times a second; until it is held, pods are compared and
 nothing is written.
-**Ready**: the source has listed everything and every pod has been looked at once.
+**Ready**: the kernel is probed, the source has listed everything, every pod has been looked at once.
 **Stop** (SIGTERM, SIGINT): not ready, no more events, every keeper ends and gives back its sockets
 (rules stay), then the lock goes, then the doors close.
 
@@ -129,6 +129,8 @@ class Daemon:
         waits = []
         if self._stop.is_set():
             waits.append("stopping")
+        if self.enforcer.kernel.flags is None:
+            waits.append("the kernel has not been probed yet, or rule sets cannot be compiled")
         if not self.enforcer.duty.listed:
             waits.append("the source has not listed everything yet")
         elif not self.enforcer.settled():

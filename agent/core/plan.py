@@ -44,6 +44,8 @@ class Plan(msgspec.Struct, frozen=True):
     init: InitState = InitState.NONE
     before_proxy: bool = False
     """Init containers of the application run before the pod's proxy does."""
+    takes_over: bool = False
+    """A complete rule set of linkerd-init is to give way to ours, and to go."""
 
 
 MESSAGES = {
@@ -66,7 +68,8 @@ def plan(pod: Pod, derivation: Derivation, takeover: bool = False) -> Plan:
         return Plan(Goal.WAIT, Reason.INIT_RUNNING, "waiting for its container linkerd-init to end", init)
     if init in (InitState.SUCCEEDED, InitState.UNKNOWN) and not takeover:
         return Plan(Goal.REDIRECT_UNLESS_IPTABLES, Reason.REDIRECTED, "", init)
-    return Plan(Goal.REDIRECT, Reason.REDIRECTED, "", init, runs_before_proxy(pod))
+    takes_over = takeover and init in (InitState.SUCCEEDED, InitState.UNKNOWN)
+    return Plan(Goal.REDIRECT, Reason.REDIRECTED, "", init, runs_before_proxy(pod), takes_over)
 
 
 def runs_before_proxy(pod: Pod) -> bool:

@@ -62,10 +62,10 @@ class Enforcer:
 
     async def run(self) -> None:
         """Probe the kernel, then keep rounds until cancelled. Cancelling leaves all rules in place."""
-        await self._probe()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._wakes.fileno(), self._wakes.dispatch)
         try:
+            await self._probe()
             async with asyncio.TaskGroup() as rounds:
                 rounds.create_task(_every(self._policy.round_period, self.round))
                 rounds.create_task(_every(self._policy.compare_period, self._compare_all))

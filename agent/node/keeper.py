@@ -24,8 +24,9 @@ from agent.node.contest import Contest
 from agent.node.duty import Duty
 from agent.node.hold import Hold
 from agent.node.kernel import Kernel
-from agent.node.leftovers import Leftover
+from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
 from agent.node.netns import NetnsMissing
+from agent.node.nft.channel import NftError
 from agent.node.outcome import failed, found, init_mismatch
 from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
@@ -97,7 +98,7 @@ class Keeper:
         self._due: float | None = None
         self._survey_due: float | None = None
         self._contest = Contest(duty.policy.repair_burst, duty.policy.repair_rate)
-        self._takeover = False
+        self._takeover = self._taken_over = False
         self._proxy_listened = False
         self._around: tuple[Complaint, ...] = ()
         self._noted: tuple[Complaint, ...] = ()
@@ -245,6 +246,7 @@ class Keeper:
         if self._over_budget():
             return
         await self._visit(planned)
+        await self._take_over(planned)
         await self._survey(pod)
 
     async def _open(self, pod: Pod, planned: Plan) -> bool:
@@ -304,6 +306,19 @@ class Keeper:
         if self._survey_due is None and self.status.reason is Reason.REDIRECTED:
             self._survey_due = _in(HELD_PERIOD if spec and spec.hold_outbound else SURVEY_FIRST)
 
+    async def _take_over(self, planned: Plan) -> None:
+        """With the setting takeover, linkerd-init's rules go once ours are verified in their place."""
+        wished = planned.takes_over and self.status.reason is Reason.REDIRECTED and self._duty.writes
+        left = any(complaint.reason is Reason.LEFTOVER for complaint in self._around)
+        if self.hold is None or not wished or not left or self._taken_over:
+            return
+        self._taken_over = True
+        try:
+            await self._kernel.clean(self.hold)
+        except (NftError, LegacyToolFailed, LegacyToolMissing) as error:
+            self._noted = (Complaint(Reason.LEFTOVER, "takeover", str(error)),)
+        self.wake(full=True)
+
     def _settling(self) -> bool:
         """The status still speaks of a failure or of the time before, and the kernel is right."""
         return self.status.reason not in (Reason.REDIRECTED, Reason.DRAINING, Reason.IPTABLES)
@@ -353,6 +368,7 @@ class Keeper:
         counters = await self._kernel.last_counters(hold) if last_words else {}
         self._tell(self, Closed(hold, counters))
         self._around, self._noted, self._surveyed, self._survey_due = (), (), (), None
+        self._taken_over = False
         try:
             await asyncio.shield(self._kernel.close(hold))
         finally:

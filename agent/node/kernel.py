@@ -4,6 +4,8 @@ Also the cache of compiled rule sets: pods with equal settings share one templat
 that is new waits for the child that runs libnftables.
 """
 
+import asyncio
+
 from agent.core.reasons import Complaint
 from agent.core.spec import RedirectSpec
 from agent.core.tally import Counters
@@ -49,7 +51,14 @@ class Kernel:
         return await on(self.lanes.compile, self._compiler.compile, text)
 
     async def open(self, place: Place) -> Hold:
-        return await on(self.lanes.kernel, Hold, place, self._datapath)
+        """Raises what `Place.open` and the datapath's `open` raise. Cancelled, it leaves nothing open."""
+        opening = asyncio.ensure_future(on(self.lanes.kernel, Hold, place, self._datapath))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled, and nobody else knows of what it opens.
+            opening.add_done_callback(_give_back)
+            raise
 
     async def visit(self, hold: Hold, order: Order, elements: int) -> Sight:
         lane = self.lanes.slow if elements > SLOW_ELEMENTS else self.lanes.kernel
@@ -100,6 +109,11 @@ class Kernel:
     def stop(self) -> None:
         self.lanes.stop()
         self._compiler.close()
+
+
+def _give_back(opening: asyncio.Future[Hold]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _find(hold: Hold) -> tuple[Leftover, ...]:

@@ -1,7 +1,9 @@
 """A pod's table as nft itself lists it, so that what is whole is not judged by the agent's own reader."""
 
+import contextlib
 import os
 import subprocess
+from pathlib import Path
 
 from agent.core.names import TABLE
 from agent.core.objects import Namespace, Pod
@@ -67,12 +69,13 @@ def words(found: Listing) -> str:
     return "\n\n".join(found) or "no table"
 
 
-def nsfs_descriptors(pid: int) -> list[str]:
-    """Network namespaces that a process holds open by a descriptor, by name (`net:[inode]`)."""
-    links = []
+def held_namespaces(pid: int) -> list[int]:
+    """Inodes of the network namespaces that a process holds open by a descriptor, of its own none."""
+    own = Path("/proc/self/ns/net").stat()
+    held = []
     for entry in os.scandir(f"/proc/{pid}/fd"):
-        try:
-            links.append(os.readlink(entry.path))
-        except FileNotFoundError:
-            continue
-    return sorted(link for link in links if link.startswith("net:["))
+        with contextlib.suppress(FileNotFoundError):
+            status = entry.stat()
+            if status.st_dev == own.st_dev and status.st_ino != own.st_ino:
+                held.append(status.st_ino)
+    return sorted(held)

@@ -137,6 +137,12 @@ def _heal(one: Agent, everybody: list[Subject]) -> None:
         one.wait(functools.partial(_is_well, pod), f"healing of {pod.name}")
 
 
+def _writes(one: Agent) -> bool:
+    """This very process answers, and it holds the lock."""
+    state = one.state()
+    return bool(state["pid"] == one.pid and state["writer"])
+
+
 def _is_well(pod: Subject) -> bool:
     return pod.now() == pod.goal
 
@@ -170,7 +176,7 @@ def test_killed_in_the_overlap_the_successor_takes_over(tmp_path: Path, dice: ra
             one.kill()
             for pod in everybody:
                 pod.check()
-            two.wait(lambda: two.state()["pid"] == two.pid and two.state()["writer"], "the lock")
+            two.wait(functools.partial(_writes, two), "the lock")
             for pod in everybody:
                 two.wait_reason(f"default/{pod.name}", "Redirected")
                 two.wait(functools.partial(_is_well, pod), f"takeover of {pod.name}")

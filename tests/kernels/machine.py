@@ -8,7 +8,7 @@ import msgspec
 
 from tests.kernels.debian import Kernel
 
-KERNEL_LINE = "console=ttyS0 loglevel=4 panic=-1"
+KERNEL_LINE = "console=ttyS0 loglevel=4 panic=-1 mitigations=off"
 """A panic ends the machine at once; its last words are in the console's log."""
 
 

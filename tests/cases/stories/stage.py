@@ -146,7 +146,7 @@ def settle(one: Agent, pod: JSON, *reasons: str) -> JSON:
 
 
 def settle_for_events(one: Agent, pod: JSON) -> None:
-    """Redirected, and the first look at its listeners over: with BY_EVENT no timer wakes its keeper."""
+    """Redirected, and the first look at its listeners over: with BY_EVENT at most one more timer runs out."""
     settle(one, pod, "Redirected")
     one.ask("POST", f"/visit?pod={key(pod)}")
 

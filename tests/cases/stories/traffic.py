@@ -127,9 +127,10 @@ class Load:
         self.opened += 1
         if isinstance(word, OSError):
             self.failed[type(word).__name__] += 1
+        elif word == _APPLICATION:
+            self.escaped += 1
         elif word != _PROXY:
-            self.escaped += word == _APPLICATION
-            self.failed["closed without a word"] += word != _APPLICATION
+            self.failed["closed without a word"] += 1
 
     def failures(self, during: str) -> list[str]:
         """What went wrong, as sentences."""
