@@ -175,9 +175,13 @@ class Admin:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
-        server = _UnixServer(str(temporary), _Handler)  # type: ignore[arg-type]
-        temporary.chmod(0o600)
-        temporary.rename(path)
+        try:
+            server = _UnixServer(str(temporary), _Handler)  # type: ignore[arg-type]
+            temporary.chmod(0o600)
+            temporary.rename(path)
+        except OSError as error:
+            words = f"{error.strerror or error}; choose another --run-dir"
+            raise OSError(f"cannot listen on {path}: {words}") from error
         self._inode = _inode(path)
         self._serve(server, Application(door, private=True))
 

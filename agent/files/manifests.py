@@ -22,7 +22,8 @@ def parse(text: str) -> tuple[Object, ...]:
     """All pods, namespaces and services of the text, in order. Other kinds are passed over."""
     try:
         documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:
+        # PyYAML lets the constructors of its tags raise anything: `!!int ""` is an IndexError.
         raise ManifestError(f"cannot read YAML: {_one_line(error)}") from error
     objects: list[Object] = []
     for number, document in enumerate(documents, 1):
@@ -38,12 +39,20 @@ def _flatten(document: Any, number: int) -> list[dict[str, Any]]:
         return []
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
         raise ManifestError(f"cannot read document {number}: it is no object with a `kind`")
-    if not document["kind"].endswith("List"):
+    if not _is_list(document):
         return [document]
     items = document.get("items") or []
     if not isinstance(items, list):
         raise ManifestError(f"cannot read document {number}: `items` is no list")
-    return [inner for item in items for inner in _flatten(item, number)]
+    for item in items:
+        # Through YAML's aliases a list can hold itself, or a billion objects in a few lines.
+        if not isinstance(item, dict) or not isinstance(item.get("kind"), str) or _is_list(item):
+            raise ManifestError(f"cannot read document {number}: an item is no single object with a `kind`")
+    return items
+
+
+def _is_list(document: dict[str, Any]) -> bool:
+    return document["kind"].endswith("List") and "items" in document
 
 
 def _convert(manifest: dict[str, Any], number: int) -> Object | None:
@@ -53,12 +62,12 @@ def _convert(manifest: dict[str, Any], number: int) -> Object | None:
     metadata = manifest.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise ManifestError(f"cannot read document {number} ({manifest['kind']}): metadata.name is missing")
-    for table in ("annotations", "labels"):
-        if isinstance(metadata.get(table), dict):
-            metadata[table] = {str(key): scalar(value) for key, value in metadata[table].items()}
     try:
+        for table in ("annotations", "labels"):
+            if isinstance(metadata.get(table), dict):
+                metadata[table] = {str(key): scalar(value) for key, value in metadata[table].items()}
         return msgspec.convert(manifest, type=kind)
-    except msgspec.ValidationError as error:
+    except (ValueError, RecursionError) as error:
         name = f"{manifest['kind']} {metadata['name']}"
         raise ManifestError(f"cannot read document {number} ({name}): {error}") from error
 

@@ -47,10 +47,11 @@ class FilesSource:
 
     async def events(self) -> AsyncIterator[Event]:
         """First the whole picture kind by kind, then each difference as it is seen."""
-        inotify = inotify_simple.INotify(nonblocking=True)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        loop.add_reader(inotify.fileno(), woken.set)
+        inotify = self._inotify()
+        if inotify is not None:
+            loop.add_reader(inotify.fileno(), woken.set)
         try:
             self._watch(inotify)
             self._read_directory()
@@ -59,18 +60,33 @@ class FilesSource:
                 yield Replace(kind, tuple(o for o in self._objects.values() if isinstance(o, kind)))
             while True:
                 await _woken_or_late(woken, self._period)
-                inotify.read(timeout=0)
+                if inotify is not None:
+                    inotify.read(timeout=0)
                 self._watch(inotify)
                 self._read_directory()
                 for event in self._differences():
                     yield event
         finally:
-            loop.remove_reader(inotify.fileno())
-            inotify.close()
+            if inotify is not None:
+                loop.remove_reader(inotify.fileno())
+                inotify.close()
 
-    def _watch(self, inotify: inotify_simple.INotify) -> None:
+    def _inotify(self) -> inotify_simple.INotify | None:
+        """None when the node has no more of them to give: then reading every second must do."""
+        try:
+            return inotify_simple.INotify(nonblocking=True)
+        except OSError as error:
+            self._say_once(
+                f"cannot watch {self.directory}: {error.strerror}; reading it every second; "
+                "raise fs.inotify.max_user_instances"
+            )
+            return None
+
+    def _watch(self, inotify: inotify_simple.INotify | None) -> None:
         """Ask for events; adding the same directory again is no change, and a new one at the same
         path is picked up."""
+        if inotify is None:
+            return
         flags = inotify_simple.flags
         try:
             inotify.add_watch(
@@ -105,7 +121,7 @@ class FilesSource:
             log.debug("manifest read", file=name, objects=len(last))
         except FileNotFoundError:
             return
-        except (ManifestError, OSError, UnicodeDecodeError) as error:
+        except (ManifestError, OSError) as error:
             kept = f"; keeping the last good version ({len(last)} objects)" if last else ""
             log.warning("manifest ignored", file=str(path), error=f"{error}{kept}", reason="BadManifest")
         self._files[name] = (stamp, last)
@@ -148,10 +164,13 @@ def _stamp(path: Path) -> Stamp:
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise ManifestError("it is no regular file")
+        raise ManifestError("cannot read it: it is no regular file")
     if path.stat().st_size > LARGEST:
-        raise ManifestError(f"it is larger than {LARGEST >> 20} MiB")
-    return path.read_text(encoding="utf-8")
+        raise ManifestError(f"cannot read it: it is larger than {LARGEST >> 20} MiB")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"cannot read it as UTF-8: {error.reason} at byte {error.start}") from error
 
 
 async def _woken_or_late(woken: asyncio.Event, seconds: float) -> None:

@@ -31,7 +31,7 @@ _POD = re.compile(
 """A pod's own directory in a cgroup path: `pod<uid>` from the cgroupfs driver, or
 `kubepods-burstable-pod<uid>.slice` with `_` for `-`. The UID of a static pod has neither."""
 _QOS_PARENTS = ("kubepods", "kubepods/burstable", "kubepods/besteffort")
-_GONE_OR_DENIED = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
+_OUR_OWN_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Sandbox(msgspec.Struct, frozen=True):
@@ -117,8 +117,9 @@ class Scanner:
             if again or not known.settled:
                 try:
                     known = self._read(pid, known, now, hosts)
-                except OSError as error:
-                    if error.errno not in _GONE_OR_DENIED:
+                except (OSError, ValueError, IndexError) as error:
+                    # The latter two: what is read there is no process's status.
+                    if isinstance(error, OSError) and error.errno in _OUR_OWN_FAULT:
                         raise
                     unreadable += 1
                     denied += isinstance(error, PermissionError)

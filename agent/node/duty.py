@@ -71,7 +71,7 @@ class Duty:
 
     def needs_scan(self, pod: Pod) -> bool:
         """Only the scan of /proc can tell where this pod's netns is."""
-        names_it = NETNS in pod.annotations or pod.spec.host_network
+        names_it = pod.annotations.get(NETNS, "") or pod.spec.host_network
         unmeshed = (None, Reason.DISABLED, Reason.NAMESPACE_EXCLUDED)
         return not names_it and self.derive(pod).excluded in unmeshed
 

@@ -58,6 +58,7 @@ class Enforcer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes = Wakes(self._kernel_news)
         self._scanner = Scanner(policy.proc)
+        self._scan_error = ""
         self._stopping = False
 
     async def run(self) -> None:
@@ -204,7 +205,15 @@ class Enforcer:
         """Scan /proc for pods that have no netns yet, or whose known process has ended, if there are any."""
         if not any(self._wants_scan(keeper) for keeper in self.keepers.values()):
             return
-        scan = await on(self.kernel.lanes.slow, self._scanner.scan)
+        try:
+            scan = await on(self.kernel.lanes.slow, self._scanner.scan)
+        except OSError as error:
+            # What the last scan has found still stands.
+            if str(error) != self._scan_error:
+                log.error("cannot scan the node's processes; tried again each round", error=str(error))
+            self._scan_error = str(error)
+            return
+        self._scan_error = ""
         self.duty.sandboxes = scan.sandboxes
         self.metrics.unreadable.set(scan.unreadable)
         for keeper in self.keepers.values():

@@ -11,9 +11,10 @@ import threading
 import time
 from pathlib import Path
 
+from agent.core.names import NETNS
 from agent.node.discovery import Sandbox, cgroup_alive, open_sandbox
 from agent.node.legacy import LegacyTables
-from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns
+from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns, shown
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
 
@@ -31,6 +32,8 @@ class Place:
 
     def open(self) -> int:
         """A descriptor of the netns, checked. NetnsMissing, HostNetns, NetnsMismatch, NoAddressYet."""
+        if self.path and not self.path.startswith("/"):
+            raise NetnsMissing(f"cannot use {shown(self.path)}: {NETNS} must be a path that begins with /")
         if self.path:
             return open_netns(self.path)
         if self.sandbox is None:

@@ -27,6 +27,7 @@ from agent.node.kernel import Kernel
 from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
 from agent.node.netns import NetnsMissing
 from agent.node.nft.channel import NftError
+from agent.node.nft.datapath import OwnedByAnother
 from agent.node.outcome import failed, found, init_mismatch
 from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
@@ -36,7 +37,8 @@ SURVEY_FIRST = 2.0
 HELD_PERIOD = 0.2
 """Seconds between two looks for a proxy for which outbound redirection is held back."""
 PLACE_RETRY = 1.0
-"""Longest wait between two looks for a netns that is not there; a look is one stat."""
+"""Longest wait between two looks for a netns that is not there, or for the end of another owner: a look
+costs little, and no event tells of either."""
 LAST_RETRY = 30.0
 
 
@@ -218,8 +220,8 @@ class Keeper:
         if not gone:
             self._report(failed(error, self._complaints()))
         attempts = self.status.attempts
-        waiting = self.status.phase is not Phase.FAILED
-        self._due = _in(PLACE_RETRY if gone else retry_in(attempts, PLACE_RETRY if waiting else LAST_RETRY))
+        short = self.status.phase is not Phase.FAILED or isinstance(error, OwnedByAnother)
+        self._due = _in(PLACE_RETRY if gone else retry_in(attempts, PLACE_RETRY if short else LAST_RETRY))
 
     def _ended(self, hold: Hold) -> bool:
         return hold.ended() or self._duty.moved(self.uid, hold.place, hold.netns)
@@ -348,6 +350,9 @@ class Keeper:
             return False
         culprit = self.status.culprit or "another program"
         message = f"{culprit} changes the table in a loop; repairs are capped"
+        if self.status.reason is Reason.CONTESTED:
+            # A script that starts a program again and again has many names, and is said once.
+            message = self.status.message
         self._report(
             Finding(
                 phase=Phase.FAILED,

@@ -18,7 +18,10 @@ CLONE_NEWNET = 0x40000000
 NS_GET_NSTYPE = 0xB703
 """ioctl on an nsfs file: its CLONE_* type. Every other file system answers ENOTTY."""
 
-MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENXIO, errno.ELOOP)
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENXIO, errno.ELOOP, errno.ENAMETOOLONG)
+
+SHOWN = 200
+"""Characters of a path in the text of an error: people write anything into an annotation."""
 
 # /proc/self shows the main thread's namespace, whatever the calling thread has entered.
 THREAD_NETNS = "/proc/thread-self/ns/net"
@@ -57,14 +60,16 @@ def identify(fd: int) -> NetnsId:
 def open_netns(path: str | Path) -> int:
     """Open a namespace file read-only; nothing is ever created. The caller closes the descriptor.
 
-    Raises NetnsMissing (no file, process gone, or the leftover file of an ended namespace),
-    HostNetns, PermissionError that names the missing capability, or another OSError.
+    Raises NetnsMissing (no file, no possible path, process gone, or the leftover file of an ended
+    namespace), HostNetns, PermissionError that names the missing capability, or another OSError.
     """
+    action = f"open network namespace {shown(path)}"
     try:
         # O_NONBLOCK: a FIFO at this path must not hold up the agent.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:
+        raise NetnsMissing(f"cannot {action}: no path can hold these characters") from error
     except OSError as error:
-        action = f"open network namespace {path}"
         if error.errno in MISSING:
             raise NetnsMissing(f"cannot {action}: {error.strerror}") from error
         raise _failure(
@@ -76,6 +81,14 @@ def open_netns(path: str | Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def shown(path: str | Path) -> str:
+    """A path on one line, and not too long a one."""
+    text = str(path)
+    if text.isprintable() and len(text) <= SHOWN:
+        return text
+    return ascii(text[:SHOWN]) + ("..." if len(text) > SHOWN else "")
 
 
 def run_in(fd: int, function: Callable[[], T]) -> T:
@@ -119,11 +132,11 @@ def _check(fd: int, path: str | Path) -> None:
     try:
         kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
     except OSError as error:
-        raise NetnsMissing(f"cannot use {path}: it is no namespace file (any more)") from error
+        raise NetnsMissing(f"cannot use {shown(path)}: it is no namespace file (any more)") from error
     if kind != CLONE_NEWNET:
-        raise NetnsMissing(f"cannot use {path}: it is a namespace of another kind ({kind:#x})")
+        raise NetnsMissing(f"cannot use {shown(path)}: it is a namespace of another kind ({kind:#x})")
     if identify(fd) == host_id():
-        raise HostNetns(f"cannot use {path}: it is the node's own network namespace")
+        raise HostNetns(f"cannot use {shown(path)}: it is the node's own network namespace")
 
 
 def _failure(code: int, action: str, need: str = "CAP_SYS_ADMIN") -> OSError:

@@ -1,7 +1,7 @@
 """`kill -9` of the agent at any moment leaves every pod untouched or complete, and lets nothing escape.
 
 `KILLS` agents (default 200) are started over the same pods and killed: at a random moment after the start,
-a few milliseconds after their first commit, or while pods are changed and harmed under an agent that had
+right after one of their commits, or while pods are changed and harmed under an agent that had
 come to rest. `CHAOS_SEED` repeats a sequence of choices; the moments themselves cannot be repeated.
 """
 
@@ -105,14 +105,20 @@ def _killed_while_starting(one: Agent, everybody: list[Subject], dice: random.Ra
 
 
 def _killed_while_writing(one: Agent, everybody: list[Subject], dice: random.Random) -> None:
-    """A few milliseconds after the first commit in any of the pods, if there is one."""
+    """At once, or a moment, after the first commit in the first, second, ... of the pods."""
     with contextlib.ExitStack() as stack:
         poll = select.poll()
         for pod in everybody:
             poll.register(stack.enter_context(socket_in(pod.netns)).fileno(), select.POLLIN)
+        left = dice.randint(1, len(everybody))
+        pause = dice.choice((0, 0, dice.uniform(0, 0.003)))
         one.start(wait=False)
-        poll.poll(2000)
-        time.sleep(dice.uniform(0, 0.012))
+        while left > 0 and (ready := poll.poll(1500)):
+            left -= len(ready)
+            for fd, _ in ready:
+                poll.unregister(fd)
+        if pause:
+            time.sleep(pause)
         one.kill()
 
 

@@ -64,7 +64,9 @@ def test_a14_flush_is_repaired_and_the_culprit_named(tmp_path: Path, pod: str) -
         assert line["differences"] == ["table missing"]
 
 
-def test_g14_termination_and_restart_leave_the_data_path_as_it_is(tmp_path: Path, pod: str) -> None:
+def test_g14_termination_and_restart_leave_the_data_path_as_it_is(
+    tmp_path: Path, pod: str, owned_tables: bool
+) -> None:
     with agent(tmp_path) as one:
         one.put(pod_manifest("web", pod))
         one.wait_reason("default/web", "Redirected")
@@ -73,7 +75,7 @@ def test_g14_termination_and_restart_leave_the_data_path_as_it_is(tmp_path: Path
         assert handles(pod) == before
         one.start()
         one.wait_reason("default/web", "Redirected")
-        assert one.pod("default/web")["status"]["how"] == "claimed"
+        assert one.pod("default/web")["status"]["how"] == ("claimed" if owned_tables else "")
         one.kill()
         assert handles(pod) == before
         one.start()
@@ -81,7 +83,7 @@ def test_g14_termination_and_restart_leave_the_data_path_as_it_is(tmp_path: Path
         assert handles(pod) == before
 
 
-def test_a_successor_compares_then_claims(tmp_path: Path, pod: str) -> None:
+def test_a_successor_compares_then_claims(tmp_path: Path, pod: str, owned_tables: bool) -> None:
     with agent(tmp_path) as one, agent(tmp_path, name="successor", start=False) as two:
         one.put(pod_manifest("web", pod))
         one.wait_reason("default/web", "Redirected")
@@ -92,8 +94,10 @@ def test_a_successor_compares_then_claims(tmp_path: Path, pod: str) -> None:
         before = handles(pod)
         assert one.stop() == 0
         two.wait(lambda: two.state()["writer"], "the lock")
-        two.wait(lambda: two.pod("default/web")["status"]["how"] == "claimed", "the claim")
+        if owned_tables:
+            two.wait(lambda: two.pod("default/web")["status"]["how"] == "claimed", "the claim")
         assert handles(pod) == before
+        assert two.state()["ownedTables"] is owned_tables
 
 
 def test_unmesh_drains_and_meshing_again_redirects(tmp_path: Path, pod: str) -> None:

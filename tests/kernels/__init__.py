@@ -10,6 +10,6 @@ What Debian's 6.1 lacks are owned tables (table flags owner and persist): what t
 probed, and they are skipped there. All else must pass.
 
     python -m tests.kernels                               every part
-    python -m tests.kernels --parts datapath drift        some of them
+    python -m tests.kernels drift tests/node              one of them, and more: any path for pytest
     python -m tests.kernels --package linux-image-NAME    another kernel that apt knows
 """

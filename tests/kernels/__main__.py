@@ -1,4 +1,4 @@
-"""python -m tests.kernels [--package NAME] [--parts PART ...]"""
+"""python -m tests.kernels [--package NAME] [PART ...]"""
 
 import argparse
 import os
@@ -66,12 +66,11 @@ def _arguments() -> argparse.Namespace:
         "--package", default=LATEST, help="Debian package of the kernel (default %(default)s)"
     )
     parser.add_argument(
-        "--parts",
-        nargs="+",
-        choices=PARTS,
+        "parts",
+        nargs="*",
         default=list(PARTS),
         metavar="PART",
-        help=f"of {', '.join(PARTS)}",
+        help=f"{', '.join(PARTS)} (default: these), or a path for pytest",
     )
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 """A guest: one qemu process that translates every instruction, with the host's files read-only."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
@@ -9,11 +9,12 @@ import msgspec
 from tests.kernels.debian import Kernel
 
 KERNEL_LINE = "console=ttyS0 loglevel=4 panic=-1 mitigations=off"
-"""A panic ends the machine at once; its last words are in the console's log."""
+"""A panic ends the machine at once; its last words are in the console's log. Page-table isolation would
+make each system call throw qemu's translations away, and so double all times."""
 
 
 class Guest(msgspec.Struct, frozen=True):
-    """`environment`: variables of process 1. `console`: file for the kernel's log. `seconds`: its longest life."""
+    """`environment`: of process 1. `console`: file for the kernel's log. `seconds`: its longest life."""
 
     kernel: Kernel
     initramfs: Path
@@ -38,7 +39,7 @@ class Guest(msgspec.Struct, frozen=True):
             "-serial", "stdio",
         ]  # fmt: skip
 
-    def run(self) -> Iterator[str]:
+    def run(self) -> Generator[str, None, None]:
         """What the guest writes, line by line as it comes. Leaving the iteration early ends the guest."""
         with subprocess.Popen(
             self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"

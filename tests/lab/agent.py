@@ -8,6 +8,7 @@ started again.
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -23,6 +24,9 @@ from tests.lab.netns import path_of
 
 PATIENCE = 10.0
 """Seconds that anything may take before a wait fails."""
+
+SLOWNESS = float(os.environ.get("SLOWNESS", "1"))
+"""How many times longer every wait here may take: for a machine that is emulated."""
 
 JSON = dict[str, Any]
 
@@ -89,7 +93,7 @@ class Agent:
         """SIGTERM and wait for its end. Returns the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(patience)
+        return self._process.wait(patience * SLOWNESS)
 
     def kill(self) -> None:
         """SIGKILL, of this very process."""
@@ -107,7 +111,7 @@ class Agent:
 
     def ask(self, method: str, path: str, timeout: float = PATIENCE) -> Any:
         """JSON answer of the agent's socket. Gone when it does not answer, LookupError for a 404."""
-        connection = _Connection(self.run_dir / "agent.sock", timeout)
+        connection = _Connection(self.run_dir / "agent.sock", timeout * SLOWNESS)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -141,6 +145,7 @@ class Agent:
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
         """Until `condition` is true; AssertionError with the log's end when it is not in time."""
+        seconds *= SLOWNESS
         deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(Gone, LookupError):

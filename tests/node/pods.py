@@ -12,11 +12,10 @@ from agent.core.spec import RedirectSpec
 from agent.node.netns import open_netns, run_in
 from agent.node.nft.compile import Template
 from agent.node.nft.datapath import Applied, NftDatapath
-from agent.node.nft.records import OWNER, PERSIST
 from agent.node.nft.socket import Nft
 from tests.lab.netns import path_of, run
 
-OWNED, PLAIN = OWNER | PERSIST, 0
+PLAIN = 0
 
 SPEC = RedirectSpec(
     inbound_port=4143,

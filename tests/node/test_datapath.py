@@ -15,7 +15,6 @@ from agent.node.nft.datapath import TRIES, NftDatapath, OwnedByAnother, Unverifi
 from agent.node.nft.socket import Nft, State
 from tests.lab.netns import netns, run
 from tests.node.pods import (
-    OWNED,
     PLAIN,
     SPEC,
     TEXT,
@@ -31,10 +30,11 @@ from tests.node.pods import (
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
 
 
-@pytest.mark.parametrize("flags", [PLAIN, OWNED], ids=("plain", "owned"))
+@pytest.mark.parametrize("kind", ["plain", "owned"])
 def test_fresh_install_then_nothing_to_do(
-    name: str, nl: Nft, template: Template, owned: int, flags: int
+    name: str, nl: Nft, template: Template, kind: str, request: pytest.FixtureRequest
 ) -> None:
+    flags = PLAIN if kind == "plain" else request.getfixturevalue("owned")
     first = apply(nl, template, flags)
     assert (first.result, first.differences) == ("installed", ("table missing",))
     assert (first.state.flags, first.state.owner) == (flags, nl.portid if flags else 0)

@@ -163,7 +163,7 @@ def test_a02_one_rule_is_back_exactly_once(name: str, nl: Nft, template: Templat
     assert re.sub(r" # handle \d+", "", listing(name)) == before
 
 
-def test_a07_foreign_tables_are_byte_identical(name: str, nl: Nft, compiler: Compiler, owned: int) -> None:
+def test_a07_foreign_tables_are_byte_identical(name: str, nl: Nft, compiler: Compiler, best: int) -> None:
     nft(
         name,
         "table inet appfw {\n"
@@ -176,6 +176,6 @@ def test_a07_foreign_tables_are_byte_identical(name: str, nl: Nft, compiler: Com
     )
     command = ("ip", "netns", "exec", name, "nft", "-a", "list", "table", "inet", "appfw")
     before = run(*command)
-    for text, flags in ((TEXT, PLAIN), (TEXT, owned), (drain(), owned), (drain(), PLAIN)):
+    for text, flags in ((TEXT, PLAIN), (TEXT, best), (drain(), best), (drain(), PLAIN)):
         apply(nl, compiler.compile(text), flags)
         assert run(*command) == before

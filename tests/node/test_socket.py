@@ -13,7 +13,7 @@ from agent.node.nft.foreign import removal
 from agent.node.nft.records import with_flags
 from agent.node.nft.socket import Nft, State
 from tests.lab.netns import netns, path_of, run, user_netns
-from tests.node.pods import OWNED, nft, opened, socket_in
+from tests.node.pods import nft, opened, socket_in
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
 
@@ -105,18 +105,16 @@ def test_everything_of_a_table_is_read(name: str, nl: Nft) -> None:
     assert (state.flags, state.owner) == (0, 0)
 
 
-def test_dump_sent_to_another_namespace_is_the_same_table(name: str, nl: Nft) -> None:
+def test_dump_sent_to_another_namespace_is_the_same_table(name: str, nl: Nft, best: int) -> None:
     nft(name, TABLE)
     records = nl.read("pointsman").records
     with netns() as other, socket_in(other) as far:
-        far.commit(batch(with_flags(records, OWNED), generation=far.generation()))
+        far.commit(batch(with_flags(records, best), generation=far.generation()))
         state = far.read("pointsman")
-        assert state.records == with_flags(records, OWNED)
-        assert (state.flags, state.owner) == (OWNED, far.portid)
+        assert state.records == with_flags(records, best)
+        assert (state.flags, state.owner) == (best, far.portid if best else 0)
         assert state.counters["hits"] == (0, 0)
-        far.commit(
-            batch(with_flags(records, OWNED), state.records, replace=True, generation=state.generation)
-        )
+        far.commit(batch(with_flags(records, best), state.records, replace=True, generation=state.generation))
         assert far.read("pointsman").records == state.records
         far.commit(batch((), state.records))
         assert far.read("pointsman").records == ()
@@ -147,11 +145,11 @@ def test_refusals_name_every_message(name: str, nl: Nft) -> None:
     assert nl.read("pointsman").records == ()
 
 
-def test_other_sockets_table_is_refused_with_eperm(name: str, nl: Nft) -> None:
+def test_other_sockets_table_is_refused_with_eperm(name: str, nl: Nft, owned: int) -> None:
     nft(name, TABLE)
     state = nl.read("pointsman")
     nl.commit(batch((), state.records))
-    nl.commit(batch(with_flags(state.records, OWNED)))
+    nl.commit(batch(with_flags(state.records, owned)))
     with socket_in(name) as other:
         assert other.read("pointsman").owner == nl.portid
         with pytest.raises(NftError, match="CAP_NET_ADMIN, or another process owns"):
@@ -184,14 +182,14 @@ def test_batch_larger_than_the_send_buffer(name: str, nl: Nft) -> None:
     assert len(run("ip", "netns", "exec", name, "nft", "list", "set", "inet", "pointsman", "s")) > 100_000
 
 
-def test_user_namespaced_pod() -> None:
+def test_user_namespaced_pod(best: int) -> None:
     with user_netns() as made, socket_in(made) as nl:
         nft(made, TABLE)
         state = nl.read("pointsman")
         nl.commit(
-            batch(with_flags(state.records, OWNED), state.records, replace=True, generation=state.generation)
+            batch(with_flags(state.records, best), state.records, replace=True, generation=state.generation)
         )
-        assert nl.read("pointsman").owner == nl.portid
+        assert nl.read("pointsman").owner == (nl.portid if best else 0)
 
 
 def test_socket_keeps_a_deleted_namespace(nl: Nft) -> None:
