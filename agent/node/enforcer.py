@@ -21,12 +21,13 @@ from agent.core.tally import Counters, Tally
 from agent.node.discovery import Scanner
 from agent.node.duty import Duty, Policy
 from agent.node.hold import Hold
-from agent.node.keeper import Blocked, Changed, Closed, Keeper, Note, Opened, Visited
+from agent.node.keeper import Keeper
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
 from agent.node.metrics import Metrics
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import CompileError
+from agent.node.notes import Blocked, Changed, Closed, Note, Opened, Visited
 from agent.node.wakes import Wakes
 
 END_PERIOD = 0.5

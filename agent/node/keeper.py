@@ -19,23 +19,20 @@ from agent.core.plan import Goal, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.ruleset import drain, element_count, render
 from agent.core.spec import Derivation, RedirectSpec
-from agent.core.tally import Counters
 from agent.node.contest import Contest
 from agent.node.duty import Duty
 from agent.node.hold import Hold
 from agent.node.kernel import Kernel
 from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
+from agent.node.lookout import Lookout
 from agent.node.netns import NetnsMissing
 from agent.node.nft.channel import NftError
 from agent.node.nft.datapath import OwnedByAnother
+from agent.node.notes import Blocked, Changed, Closed, Note, Opened, Visited
 from agent.node.outcome import failed, found, init_mismatch
 from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
 
-SURVEY_FIRST = 2.0
-"""Seconds from the first redirect to the first survey: a proxy needs a moment to listen."""
-HELD_PERIOD = 0.2
-"""Seconds between two looks for a proxy for which outbound redirection is held back."""
 PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there, or for the end of another owner: a look
 costs little, and no event tells of either."""
@@ -44,41 +41,6 @@ LAST_RETRY = 30.0
 
 class CannotClean(Exception):  # noqa: N818
     """The leftovers of linkerd-init must stay: nothing of ours is verified that would redirect instead."""
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A netns is held from now on."""
-
-    hold: Hold
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """The netns is being given back. `counters`: its last words, {} when they could not be read."""
-
-    hold: Hold
-    counters: Counters = {}
-
-
-class Visited(msgspec.Struct, frozen=True):
-    """A visit came back, or raised (`sight` None), after `seconds` on its lane."""
-
-    sight: Sight | None
-    seconds: float
-
-
-class Changed(msgspec.Struct, frozen=True):
-    """The status is another than `before`."""
-
-    before: Redirection
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """Its netns is held for the pod UID `owner`, whose object is gone: that keeper is to give it back."""
-
-    owner: str
-
-
-Note = Opened | Closed | Visited | Changed | Blocked
 
 
 class Keeper:
@@ -98,17 +60,11 @@ class Keeper:
         self._woken = asyncio.Event()
         self._full = False
         self._due: float | None = None
-        self._survey_due: float | None = None
+        self._lookout = Lookout(duty.policy.listener_period)
         self._contest = Contest(duty.policy.repair_burst, duty.policy.repair_rate)
         self._takeover = self._taken_over = False
-        self._proxy_listened = False
         self._around: tuple[Complaint, ...] = ()
         self._noted: tuple[Complaint, ...] = ()
-        self._surveyed: tuple[Complaint, ...] = ()
-
-    @property
-    def orphaned(self) -> bool:
-        return self.uid not in self._duty.cluster.pods
 
     def wake(self, full: bool = False) -> None:
         """Look again soon. `full`: compare the table even if its generation has not moved."""
@@ -130,7 +86,7 @@ class Keeper:
         """One full comparison now, with a survey if the pod is redirected, for somebody who waits for it."""
         async with self._busy:
             if self.status.reason is Reason.REDIRECTED:
-                self._survey_due = _in(0)
+                self._lookout.hurry()
             await self._look_closely()
 
     async def clean(self) -> tuple[str, ...]:
@@ -178,7 +134,7 @@ class Keeper:
 
     async def _sleep(self) -> None:
         await asyncio.sleep(self._contest.pause())
-        due = min((at for at in (self._due, self._survey_due) if at is not None), default=None)
+        due = min((at for at in (self._due, self._lookout.due) if at is not None), default=None)
         try:
             async with asyncio.timeout_at(due):
                 await self._woken.wait()
@@ -211,7 +167,7 @@ class Keeper:
     def _spec_now(self, derivation: Derivation, planned: Plan) -> RedirectSpec | None:
         """The pod's spec, with outbound held back while its proxy is still to come, if that is wished."""
         wished = planned.before_proxy and self._duty.policy.defaults.hold_before_proxy
-        if derivation.spec is None or not wished or self._proxy_listened:
+        if derivation.spec is None or not wished or self._lookout.proxy_listened:
             return derivation.spec
         return msgspec.structs.replace(derivation.spec, hold_outbound=True)
 
@@ -232,7 +188,7 @@ class Keeper:
             return False
         message = "its object is gone and its network namespace is not; left as it is"
         self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.ORPHANED, message=message))
-        self._survey_due = None
+        self._lookout.stop()
         return True
 
     async def _pursue(self, pod: Pod, planned: Plan) -> None:
@@ -270,6 +226,11 @@ class Keeper:
             return False
         self.hold = hold
         self._tell(self, Opened(hold))
+        if self.spec is not None and self.spec.hold_outbound and self.derivation is not None:
+            # A proxy that listens already must not lose its outbound rules for a moment.
+            self._lookout.hurry()
+            await self._survey(pod)
+            self.spec = self._spec_now(self.derivation, planned)
         return True
 
     async def _visit(self, planned: Plan) -> None:
@@ -305,8 +266,8 @@ class Keeper:
             finding, later = self._contest.judge(finding, self.status.message)
             self._report(finding)
             self._due = _in(later) if later is not None else self._due
-        if self._survey_due is None and self.status.reason is Reason.REDIRECTED:
-            self._survey_due = _in(HELD_PERIOD if spec and spec.hold_outbound else SURVEY_FIRST)
+        if self.status.reason is Reason.REDIRECTED:
+            self._lookout.start(spec)
 
     async def _take_over(self, planned: Plan) -> None:
         """With the setting takeover, linkerd-init's rules go once ours are verified in their place."""
@@ -326,22 +287,16 @@ class Keeper:
         return self.status.reason not in (Reason.REDIRECTED, Reason.DRAINING, Reason.IPTABLES)
 
     async def _survey(self, pod: Pod) -> None:
-        due, spec = self._survey_due, self.spec
-        if self.hold is None or spec is None or due is None or asyncio.get_running_loop().time() < due:
+        if self.hold is None or self.spec is None or self.derivation is None:
             return
-        self._survey_due = _in(HELD_PERIOD if spec.hold_outbound else self._duty.policy.listener_period)
-        assert self.derivation is not None
-        surveyed = await self._kernel.survey(self.hold, spec, pod.ips, self.derivation.close_wait)
-        if spec.hold_outbound and not any(c.reason is Reason.PROXY_NOT_LISTENING for c in surveyed):
-            self._proxy_listened = True
-            self.wake()
-        if surveyed != self._surveyed:
-            self._surveyed = surveyed
+        wait = self.derivation.close_wait
+        if await self._lookout.look(self._kernel, self.hold, self.spec, pod, wait):
             self._set(msgspec.structs.replace(self.status, complaints=self._complaints()))
+            self.wake()
 
     def _complaints(self) -> tuple[Complaint, ...]:
         derived = self.derivation.complaints if self.derivation else ()
-        return (*derived, *self._noted, *self._around, *self._surveyed)
+        return (*derived, *self._noted, *self._around, *self._lookout.complaints)
 
     def _over_budget(self) -> bool:
         """Somebody undoes our work in a loop: repairs go on at a bounded rate, and it is said once."""
@@ -372,8 +327,8 @@ class Keeper:
             return
         counters = await self._kernel.last_counters(hold) if last_words else {}
         self._tell(self, Closed(hold, counters))
-        self._around, self._noted, self._surveyed, self._survey_due = (), (), (), None
-        self._taken_over = False
+        self._around, self._noted, self._taken_over = (), (), False
+        self._lookout.stop()
         try:
             await asyncio.shield(self._kernel.close(hold))
         finally:

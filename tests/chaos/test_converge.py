@@ -92,6 +92,8 @@ async def live(happenings: list[tuple[object, ...]], owned: bool) -> None:
             await node.appear(each)
         await node.start()
         try:
+            for each in node.slots:
+                await node.put(each, "25")
             for happening in happenings:
                 await node.happen(happening)
             for each in node.slots:

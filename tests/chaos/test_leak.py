@@ -31,7 +31,7 @@ def pods(count: int, world: str, batch: int) -> Iterator[list[str]]:
     try:
         for number, name in enumerate(names):
             run("ip", "netns", "add", name)
-            configure(name, f"link add eth0 type veth peer name v{number} netns {world}")
+            configure(name, f"link add eth0 type veth peer name v{batch}-{number} netns {world}")
         yield names
     finally:
         for name in names:

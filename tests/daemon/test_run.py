@@ -12,6 +12,8 @@ import pytest
 
 from tests.lab.agent import agent, descriptors, pod_manifest
 from tests.lab.netns import netns, run
+from tests.lab.pod import pod_and_world
+from tests.lab.probe import opened_standin
 
 SKIP_OUT = "config.linkerd.io/skip-outbound-ports"
 
@@ -218,3 +220,17 @@ def test_log_lines_are_json_and_one_per_change(tmp_path: Path, pod: str) -> None
         time.sleep(1)
         lines = [json.loads(line) for line in one.log.read_text().splitlines()]
         assert len([line for line in lines if line.get("pod") == "default/web"]) == 1
+
+
+def test_p07_a_restart_never_holds_back_what_was_redirected(tmp_path: Path) -> None:
+    with pod_and_world() as world, agent(tmp_path, "--before-proxy", "hold") as one:
+        one.put(pod_manifest("web", world.name, initContainers=[{"name": "migrate"}]))
+        one.wait_reason("default/web", "Redirected")
+        assert "out-held" in table(world.name)
+        with opened_standin(world, inbound=4143, outbound=4140, uid=2102):
+            one.wait(lambda: "out-redirect" in table(world.name), "the outbound redirect")
+            before = handles(world.name)
+            for _ in range(3):
+                one.kill()
+                one.start()
+                assert handles(world.name) == before
