@@ -19,6 +19,7 @@ from agent.core.plan import Goal, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.ruleset import drain, element_count, render
 from agent.core.spec import Derivation, RedirectSpec
+from agent.core.tally import Counters
 from agent.node.contest import Contest
 from agent.node.duty import Duty
 from agent.node.hold import Hold
@@ -270,8 +271,14 @@ class Keeper:
             self._lookout.start(spec)
 
     async def _take_over(self, planned: Plan) -> None:
-        """With the setting takeover, linkerd-init's rules go once ours are verified in their place."""
-        wished = planned.takes_over and self.status.reason is Reason.REDIRECTED and self._duty.writes
+        """With the setting takeover, linkerd-init's rules go once ours are verified in their place. Where
+        it is `clean` that takes over, it removes them itself, and says what."""
+        wished = (
+            planned.takes_over
+            and not self._takeover
+            and self.status.reason is Reason.REDIRECTED
+            and self._duty.writes
+        )
         left = any(complaint.reason is Reason.LEFTOVER for complaint in self._around)
         if self.hold is None or not wished or not left or self._taken_over:
             return
@@ -325,15 +332,19 @@ class Keeper:
         hold, self.hold = self.hold, None
         if hold is None:
             return
-        counters = await self._kernel.last_counters(hold) if last_words else {}
-        self._tell(self, Closed(hold, counters))
         self._around, self._noted, self._taken_over = (), (), False
         self._lookout.stop()
+        counters: Counters = {}
         try:
-            await asyncio.shield(self._kernel.close(hold))
+            if last_words:
+                counters = await self._kernel.last_counters(hold)
         finally:
-            # The kernel gives the number of an ended netns to the next one, which may be another pod's.
-            self._duty.release(self.uid)
+            self._tell(self, Closed(hold, counters))
+            try:
+                await self._kernel.close(hold)
+            finally:
+                # The kernel gives the number of an ended netns to the next, which may be another pod's.
+                self._duty.release(self.uid)
 
     def _report(self, finding: Finding) -> None:
         self._set(after(self.status, finding, time.time()))

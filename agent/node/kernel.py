@@ -100,7 +100,8 @@ class Kernel:
         return await on(self.lanes.kernel, _cleanup, hold)
 
     async def close(self, hold: Hold) -> None:
-        await on(self.lanes.close, hold.close)
+        """Cancelled, it closes all the same."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self.lanes.close, hold.close))
 
     async def rest(self) -> None:
         """Let the compiler's child go when it has had nothing to do."""

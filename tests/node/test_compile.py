@@ -85,7 +85,12 @@ def compiler() -> Iterator[Compiler]:
 def children() -> set[int]:
     """Processes that this one has started and not collected."""
     task = Path("/proc/self/task")
-    return {int(pid) for thread in task.iterdir() for pid in (thread / "children").read_text().split()}
+    while True:
+        # A thread that ends meanwhile leaves its children to another, which may have been read before.
+        with contextlib.suppress(FileNotFoundError):
+            return {
+                int(pid) for thread in task.iterdir() for pid in (thread / "children").read_text().split()
+            }
 
 
 @pytest.mark.parametrize(
