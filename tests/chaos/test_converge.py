@@ -1,7 +1,7 @@
 """Whatever happens to a node, in whatever order: once it is quiet, every pod is as it should be.
 
 Sequences of object events, vanishing namespaces, rivals and foreign changes, against the real enforcer and
-real network namespaces. `CHAOS_EXAMPLES` sequences (default 20) for owned and for plain tables.
+real network namespaces. `CHAOS_EXAMPLES` sequences (default 25) for owned and for plain tables.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.chaos.node import NAMESPACE, NAMESPACES, OWNERSHIP, SHAPES, Node, Slo
 from tests.chaos.subject import HARM, known
 from tests.chaos.tables import ABSENT, held_namespaces, listing, text_of
 
-EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "25"))
 SLOTS = 3
 QUIET = 15.0
 """Seconds after the last event by which everything must be right."""
@@ -59,13 +59,14 @@ steps = st.lists(
         step("seize", slot, st.sampled_from(sorted(OWNERSHIP))),
         step("release", slot),
         step("churn", slot),
-        step("rest", st.sampled_from((0.002, 0.02))),
-        step("rest", st.just(0.3)),
+        step("rest", st.sampled_from((0.002, 0.02, 0.3))),
         step("restart"),
     ),
     min_size=12,
     max_size=30,
 )
+
+harms = st.lists(st.sampled_from(FOREIGN), min_size=SLOTS, max_size=SLOTS)
 
 
 @pytest.mark.parametrize("owned", [True, False], ids=("owned", "plain"))
@@ -77,17 +78,18 @@ def test_it_converges(owned: bool) -> None:
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(steps, st.booleans())
-    def sequences(happenings: list[tuple[object, ...]], rested: bool) -> None:
+    @given(steps, st.booleans(), harms)
+    def sequences(happenings: list[tuple[object, ...]], rested: bool, last: list[str]) -> None:
         before = descriptors()
-        asyncio.run(live(happenings, owned, rested))
+        asyncio.run(live(happenings, owned, rested, last))
         assert descriptors() == before
 
     sequences()
 
 
-async def live(happenings: list[tuple[object, ...]], owned: bool, rested: bool) -> None:
-    """The life of a node: pods, what happens to them, at once or when they are at rest, and quiet."""
+async def live(happenings: list[tuple[object, ...]], owned: bool, rested: bool, last: list[str]) -> None:
+    """The life of a node: pods, what happens to them at once or when they are at rest, quiet, and some
+    harm to each pod that must be noticed whatever was before."""
     node = Node(SLOTS, owned=owned)
     with contextlib.closing(node):
         for each in node.slots:
@@ -102,6 +104,9 @@ async def live(happenings: list[tuple[object, ...]], owned: bool, rested: bool) 
                 await node.happen(happening)
             for each in node.slots:
                 each.release()
+            await quiet(node)
+            for each, command in zip(node.slots, last, strict=True):
+                await node.harm(each, command)
             await quiet(node)
         finally:
             await node.stop()

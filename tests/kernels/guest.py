@@ -14,8 +14,8 @@ ENDED = "the guest has ended with status"
 """How the last line starts; a guest that has not said it has failed."""
 PART_SECONDS = 900
 """What a part may take, whatever happens in it."""
-SLOWNESS = "6"
-"""How many times longer the tests wait for an agent than they do on the host."""
+SETTINGS = {"SLOWNESS": "6", "KILLS": "12", "CHAOS_EXAMPLES": "3"}
+"""For a slow machine: the tests wait six times longer for an agent, and repeat less."""
 
 _CASES = Path("tests/cases/redirection.md")
 
@@ -58,7 +58,7 @@ def _passed(name: str, command: Command) -> bool:
     began = time.monotonic()
     try:
         status = subprocess.run(
-            command(), env=os.environ | {"SLOWNESS": SLOWNESS}, timeout=PART_SECONDS, check=False
+            command(), env=os.environ | SETTINGS, timeout=PART_SECONDS, check=False
         ).returncode
     except subprocess.TimeoutExpired:
         print(f"not ended after {PART_SECONDS} s", flush=True)
