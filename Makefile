@@ -2,11 +2,12 @@
 PYTHON := .venv/bin/python
 FILE ?= tests/cases/redirection.md
 
-.PHONY: help setup demo test lint cases bench-install bench-drift clean
+.PHONY: help setup demo test test-kernel lint cases bench-install bench-drift clean
 
 help:
 	@echo 'make demo            the story in two minutes, on real kernel state (KEEP=1 keeps it running)'
 	@echo 'make test            lint, types, layers, all tests'
+	@echo 'make test-kernel     the datapath and the agent on Debian 12'"'"'s own kernel, emulated (6 minutes)'
 	@echo 'make lint            lint, types, layers only'
 	@echo 'make cases FILE=f    run a file of cases'
 	@echo 'make bench-install   install, update, compare for 1, 50 and 250 pods (PODS="1 50 250")'
@@ -26,6 +27,9 @@ lint: setup
 
 test: lint
 	$(PYTHON) -m pytest
+
+test-kernel: setup
+	@$(PYTHON) -m tests.kernels $(PARTS)
 
 cases: setup
 	@$(PYTHON) -m tests.cases $(FILE)

@@ -196,7 +196,7 @@ class Daemon:
     async def _leftovers(self, name: str) -> tuple[Leftover, ...]:
         try:
             return await self._find(name).leftovers()
-        except (NftError, LegacyToolFailed) as error:
+        except NftError as error:
             raise Refused(str(error)) from error
 
     async def _cleanup(self, name: str) -> tuple[str, ...]:

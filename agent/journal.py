@@ -28,6 +28,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
+        """When, by pod UID; only what is younger than QUIET."""
 
     def changed(self, keeper: Keeper, before: Redirection) -> None:
         now, line = keeper.status, log.bind(pod=str(keeper.key), reason=keeper.status.reason.value)
@@ -49,6 +50,8 @@ class Journal:
             line.info("rules updated", how=HOW.get(now.how, now.how), install_ms=_rounded(now.install_ms))
         elif now.phase is Phase.FAILED and now.message != before.message:
             line.warning("still failing", message=now.message, attempts=now.attempts)
+        if now.phase is not Phase.EXCLUDED:
+            self._settled(line, before, now)
         for complaint in now.complaints:
             if complaint not in before.complaints:
                 line.warning(
@@ -61,9 +64,20 @@ class Journal:
 
     def _intact(self, uid: str, line: structlog.typing.FilteringBoundLogger, now: Redirection) -> None:
         """Somebody changed other tables, or tried to change ours. A busy firewall must not fill the log."""
-        if time.monotonic() - self._told.get(uid, -QUIET) >= QUIET:
-            self._told[uid] = time.monotonic()
+        moment = time.monotonic()
+        self._told = {other: at for other, at in self._told.items() if moment - at < QUIET}
+        if uid not in self._told:
+            self._told[uid] = moment
             line.info("foreign change, our table is intact", culprit=now.culprit)
+
+    def _settled(
+        self, line: structlog.typing.FilteringBoundLogger, before: Redirection, now: Redirection
+    ) -> None:
+        """A complaint that is over is a change as well: whoever reads the log must not go on looking."""
+        still = {(complaint.reason, complaint.subject) for complaint in now.complaints}
+        for complaint in before.complaints:
+            if (complaint.reason, complaint.subject) not in still:
+                line.info("complaint settled", complaint=complaint.reason.value, about=complaint.subject)
 
     def _moved(self, line: structlog.typing.FilteringBoundLogger, now: Redirection) -> None:
         match now.phase:

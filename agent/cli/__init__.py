@@ -38,14 +38,25 @@ class Lazy(click.Group):
             return None
         command = importlib.import_module(COMMANDS[cmd_name]).command
         assert isinstance(command, click.Command)
-        command.context_settings.setdefault("auto_envvar_prefix", ENVIRONMENT)
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.allow_from_autoenv:
+                parameter.envvar = twin(parameter)
         return command
+
+
+def twin(option: click.Option) -> str:
+    """The environment variable of an option, by its flag.
+
+    Not by click's name of the parameter: Kubernetes sets POINTSMAN_PORT, and more like it, in every pod
+    beside a Service called pointsman.
+    """
+    flag = max(option.opts, key=len).lstrip("-")
+    return f"{ENVIRONMENT}_{flag.replace('-', '_').upper()}"
 
 
 @click.command(
     cls=Lazy,
     context_settings={
-        "auto_envvar_prefix": ENVIRONMENT,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
     },

@@ -16,9 +16,9 @@ from agent.state import PodState
 class KernelState(msgspec.Struct, frozen=True, rename="camel"):
     """`equal`: the table was read just now and is as the settings say; None where it is not ours.
 
-    `differences`: what the visit found; put right when `equal`. `culprit`: author of the last foreign
-    change. `proxy_listens`: None where nobody looked. `since`: unix seconds. `shadowed_by`: chains of
-    others that decide before ours.
+    `differences`: what the visit found; put right when `equal`. `attempts`: failures in a row. `culprit`:
+    author of the last foreign change. `proxy_listens`: None where nobody looked. `since`: unix seconds.
+    `shadowed_by`: chains of others that decide before ours.
     """
 
     phase: str
@@ -30,6 +30,7 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel"):
     netns: str
     equal: bool | None
     differences: tuple[str, ...]
+    attempts: int
     drifts: int
     culprit: str
     proxy_listens: bool | None
@@ -56,6 +57,7 @@ def kernel_state(pod: PodState) -> KernelState:
         netns=pod.netns,
         equal=not wrong(status) if ours or wrong(status) else None,
         differences=status.differences,
+        attempts=status.attempts,
         drifts=status.drifts,
         culprit=status.culprit,
         proxy_listens=not deaf if status.reason is Reason.REDIRECTED else None,
@@ -73,6 +75,8 @@ def print_kernel_state(kernel: KernelState, spec: RedirectSpec | None) -> None:
 def _lines(kernel: KernelState, spec: RedirectSpec | None) -> Iterator[str]:
     if kernel.message:
         yield kernel.message
+    if kernel.attempts:
+        yield f"failed {kernel.attempts} times in a row; it is tried again"
     if kernel.phase != Phase.APPLIED and not kernel.remedy.startswith("nothing"):
         yield f"remedy: {kernel.remedy}"
     if kernel.mode == "iptables":

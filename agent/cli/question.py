@@ -117,7 +117,8 @@ def describe(question: Question, connection: Connection | None = None) -> str:
 def _connection(question: Question, spec: RedirectSpec, addresses: Iterable[str]) -> Connection:
     far = question.far
     own = {ip_address(address.partition("%")[0]) for address in addresses}
-    inside = far is not None and (far.is_loopback or far in own)
+    # To the kernel, a connection to 0.0.0.0 or :: is one to the loopback address.
+    inside = far is not None and (far.is_loopback or far.is_unspecified or far in own)
     if question.direction == "out":
         return Connection(
             direction="out",

@@ -50,7 +50,7 @@ from agent.settings import Settings
 @click.option(
     "--round",
     "round_period",
-    type=Seconds(),
+    type=Seconds(least=0.01),
     default="2",
     show_default=True,
     help="Seconds between two polls of all pods' generations.",
@@ -58,7 +58,7 @@ from agent.settings import Settings
 @click.option(
     "--compare",
     "compare_period",
-    type=Seconds(),
+    type=Seconds(least=0.01),
     default="300",
     show_default=True,
     help="Seconds between two full comparisons of all pods.",
@@ -66,14 +66,14 @@ from agent.settings import Settings
 @click.option(
     "--listeners",
     "listener_period",
-    type=Seconds(),
+    type=Seconds(least=0.01),
     default="10",
     show_default=True,
     help="Seconds between two looks at a pod's listeners and addresses.",
 )
 @click.option(
     "--hang-timeout",
-    type=Seconds(),
+    type=Seconds(least=2),
     default="10",
     show_default=True,
     help="Seconds after which a stuck event loop ends the process.",

@@ -11,6 +11,7 @@ from agent.core.ports import PortSet, Subnets, parse_ports, parse_subnets
 from agent.core.redirect import LAST_ID
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER = re.compile(r"[0-9]{1,10}")  # Python refuses to read numbers of thousands of digits
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 IP = IPv4Address | IPv6Address
@@ -23,7 +24,7 @@ class Port(click.ParamType[int, object]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        if not (_NUMBER.fullmatch(text) and 1 <= int(text) <= 65535):
             self.fail(f"cannot take {text[:40]!r} as a port; write a number such as 4143", param, ctx)
         return int(text)
 
@@ -38,8 +39,7 @@ class Id(click.ParamType[int, object]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and self._least <= int(text) <= LAST_ID):
+        if not (_NUMBER.fullmatch(text.removeprefix("-")) and self._least <= int(text) <= LAST_ID):
             self.fail(f"cannot take {text[:40]!r} as an id; write a number such as 2102", param, ctx)
         return int(text)
 
@@ -110,8 +110,10 @@ class Address(click.ParamType[tuple[str, int] | None, object]):
             return None
         host, _, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            self.fail(f"cannot take {text!r} as an address; write 127.0.0.1:4187 or [::1]:4187", param, ctx)
+        if not host or not _NUMBER.fullmatch(port) or int(port) > 65535:
+            self.fail(
+                f"cannot take {text[:80]!r} as an address; write 127.0.0.1:4187 or [::1]:4187", param, ctx
+            )
         return host, int(port)
 
 
@@ -131,9 +133,12 @@ class FilesDirectory(click.ParamType[Path, object]):
 
 
 class Seconds(click.ParamType[float, object]):
-    """A duration above zero, in seconds."""
+    """A duration in seconds: at least `least`, and above zero."""
 
     name = "seconds"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self._least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         text = str(value)
@@ -142,9 +147,11 @@ class Seconds(click.ParamType[float, object]):
             seconds = float(text[:-1] if unit else text) * (unit or 1)
         except ValueError:
             seconds = -1.0
-        if not 0 < seconds < 1e6:
+        if not 0 < seconds < 1e6 or seconds < self._least:
+            least = f" of at least {self._least:g}" if self._least else ""
+            example = "5, 30 or 10m" if self._least >= 1 else "2, 0.5 or 10m"
             self.fail(
-                f"cannot take {text[:40]!r} as seconds; write a number such as 2, 0.5 or 10m", param, ctx
+                f"cannot take {text[:40]!r} as seconds; write a number{least}, such as {example}", param, ctx
             )
         return seconds
 
@@ -196,13 +203,7 @@ class Endpoint(click.ParamType[tuple[IP, int], object]):
         bracketed = host.startswith("[") and host.endswith("]")
         address = _address(host[1:-1] if bracketed else host)
         right = address is not None and bracketed == (":" in host)
-        if (
-            address is None
-            or not right
-            or not port.isascii()
-            or not port.isdigit()
-            or not 1 <= int(port) <= 65535
-        ):
+        if address is None or not right or not (_NUMBER.fullmatch(port) and 1 <= int(port) <= 65535):
             self.fail(
                 f"cannot take {text[:80]!r} as a destination; write 10.1.2.3:80 or [fd00::1]:443", param, ctx
             )

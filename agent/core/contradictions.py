@@ -14,7 +14,7 @@ _OURS = "pointsman.io/"
 def effectless_complaints(kind: OriginKind, annotations: dict[str, str]) -> Iterator[Complaint]:
     """Annotations that are spelled right, or nearly so, and that change nothing."""
     reason = Reason.UNSUPPORTED_ANNOTATION
-    for name in (names.DATAPATH, names.SOCKMAP, names.SKIP_CONTAINERS):
+    for name in (names.DATAPATH, names.SOCKMAP, names.SKIP_CONTAINERS, names.CGROUP):
         if name in annotations and (name, annotations[name].strip()) != (names.DATAPATH, "nftables"):
             message = f"cannot act on {named([annotations[name]])} ({kind}): the only datapath is nftables"
             yield Complaint(reason, name, message, "remove the annotation")

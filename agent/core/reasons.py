@@ -115,7 +115,8 @@ MEANINGS = {
     ),
     Reason.DRAINING: _applied(
         "The pod leaves the mesh: new connections are direct, old ones keep their proxy.",
-        "delete the annotation pointsman.io/redirect to redirect it again",
+        "to redirect it again, delete the annotation pointsman.io/redirect, or after `uninstall` start the "
+        "agent anew",
     ),
     Reason.NOT_YET_SEEN: _pending("The pod is new and has not been looked at yet."),
     Reason.NETNS_MISSING: _pending(

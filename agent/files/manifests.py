@@ -7,9 +7,9 @@ that cannot be read makes `ManifestError`, which names the document and the fiel
 from typing import Any
 
 import msgspec
-import yaml
 
 from agent.core.objects import Namespace, Object, Pod, Service
+from agent.files.documents import documents
 
 KINDS: dict[str, type[Object]] = {"Pod": Pod, "Namespace": Namespace, "Service": Service}
 
@@ -21,12 +21,11 @@ class ManifestError(Exception):
 def parse(text: str) -> tuple[Object, ...]:
     """All pods, namespaces and services of the text, in order. Other kinds are passed over."""
     try:
-        documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except Exception as error:
-        # PyYAML lets the constructors of its tags raise anything: `!!int ""` is an IndexError.
-        raise ManifestError(f"cannot read YAML: {_one_line(error)}") from error
+        found = documents(text)
+    except ValueError as error:
+        raise ManifestError(str(error)) from error
     objects: list[Object] = []
-    for number, document in enumerate(documents, 1):
+    for number, document in enumerate(found, 1):
         for manifest in _flatten(document, number):
             item = _convert(manifest, number)
             if item is not None:
@@ -80,7 +79,3 @@ def scalar(value: Any) -> Any:
     if isinstance(value, int | float):
         return str(value)
     return "" if value is None else value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

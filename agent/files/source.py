@@ -54,8 +54,7 @@ class FilesSource:
             loop.add_reader(inotify.fileno(), woken.set)
         try:
             self._watch(inotify)
-            self._read_directory()
-            self._objects = self._picture()
+            self._objects = await asyncio.to_thread(self._read)
             for kind in (Namespace, Service, Pod):
                 yield Replace(kind, tuple(o for o in self._objects.values() if isinstance(o, kind)))
             while True:
@@ -63,8 +62,7 @@ class FilesSource:
                 if inotify is not None:
                     inotify.read(timeout=0)
                 self._watch(inotify)
-                self._read_directory()
-                for event in self._differences():
+                for event in self._differences(await asyncio.to_thread(self._read)):
                     yield event
         finally:
             if inotify is not None:
@@ -95,6 +93,12 @@ class FilesSource:
             )
         except OSError as error:
             self._say_once(f"cannot watch {self.directory}: {error.strerror}; reading it every second")
+
+    def _read(self) -> dict[Key, Object]:
+        """What the directory holds now. In a thread, one at a time: a large file takes seconds to parse,
+        and a network filesystem any time."""
+        self._read_directory()
+        return self._picture()
 
     def _read_directory(self) -> None:
         try:
@@ -141,8 +145,8 @@ class FilesSource:
         self._clashes = frozenset(clashes)
         return picture
 
-    def _differences(self) -> list[Event]:
-        before, self._objects = self._objects, self._picture()
+    def _differences(self, picture: dict[Key, Object]) -> list[Event]:
+        before, self._objects = self._objects, picture
         events: list[Event] = []
         for key, item in before.items():
             now = self._objects.get(key)

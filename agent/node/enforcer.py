@@ -140,15 +140,20 @@ class Enforcer:
             if keeper.hold is None or keeper.status.phase is not Phase.APPLIED:
                 continue
             try:
-                self.tally.seen(uid, await self.kernel.counters(keeper.hold))
+                counters = await self.kernel.counters(keeper.hold)
             except (OSError, NftError) as error:
                 log.debug("cannot read counters", pod=str(keeper.key), error=str(error))
+                continue
+            if counters is not None:
+                self.tally.seen(uid, counters)
         return self.tally.total()
 
     def settled(self) -> bool:
         """Every pod of the picture has been looked at at least once."""
-        kept = all(uid in self.keepers for uid in self._cluster.pods)
-        return kept and all(k.status.reason is not Reason.NOT_YET_SEEN for k in self.keepers.values())
+        # Copies, since this is asked from other threads, while pods come and go.
+        keepers = self.keepers.copy()
+        kept = all(uid in keepers for uid in self._cluster.pods.copy())
+        return kept and all(k.status.reason is not Reason.NOT_YET_SEEN for k in keepers.values())
 
     def _keep(self, uid: str) -> None:
         keeper = Keeper(uid, self.duty, self.kernel, self._told)

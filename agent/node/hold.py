@@ -68,7 +68,8 @@ class Place:
 class Hold:
     """Open descriptors of one pod's netns. `verified`: generation at which the table was last read and
     found equal to `text`, None when that is not known. `seen`: generation at the end of the last visit.
-    `using`: held by whoever speaks through the socket, since a slow visit runs beside the kernel lane."""
+    `using`: held by whoever speaks through the socket, since a slow visit runs beside the kernel lane.
+    `has_legacy`: the last look around met a legacy nat table."""
 
     def __init__(self, place: Place, datapath: NftDatapath) -> None:
         self.place = place
@@ -83,6 +84,7 @@ class Hold:
         self.text = ""
         self.verified: int | None = None
         self.seen: int | None = None
+        self.has_legacy = bool(self.legacy.families())
 
     def ended(self) -> bool:
         return self.place.ended(self.netns)

@@ -60,6 +60,7 @@ class Keeper:
         self._busy = asyncio.Lock()
         self._woken = asyncio.Event()
         self._full = False
+        self._misses = 0
         self._due: float | None = None
         self._lookout = Lookout(duty.policy.listener_period)
         self._contest = Contest(duty.policy.repair_burst, duty.policy.repair_rate)
@@ -161,6 +162,7 @@ class Keeper:
         self.spec = self._spec_now(self.derivation, planned)
         try:
             await self._pursue(pod, planned)
+            self._misses = 0
         except Exception as error:  # noqa: BLE001 - a pod that fails is retried, whatever it was
             self._fail(error)
         return True
@@ -175,10 +177,11 @@ class Keeper:
     def _fail(self, error: Exception) -> None:
         gone = self.status.reason is Reason.NETNS_GONE and isinstance(error, NetnsMissing)
         if not gone:
-            self._report(failed(error, self._complaints()))
-        attempts = self.status.attempts
+            self._report(failed(error, self.key, self._complaints()))
+        # Beside `attempts`, which counts phase Failed only: a pod may be Pending for days.
+        self._misses += 1
         short = self.status.phase is not Phase.FAILED or isinstance(error, OwnedByAnother)
-        self._due = _in(PLACE_RETRY if gone else retry_in(attempts, PLACE_RETRY if short else LAST_RETRY))
+        self._due = _in(PLACE_RETRY if gone else retry_in(self._misses, PLACE_RETRY if short else LAST_RETRY))
 
     def _ended(self, hold: Hold) -> bool:
         return hold.ended() or self._duty.moved(self.uid, hold.place, hold.netns)
@@ -250,12 +253,14 @@ class Keeper:
             remove=self._duty.removing,
         )
         sight: Sight | None = None
+        self._full = False
         began = time.monotonic()
         try:
             sight = await self._kernel.visit(self.hold, order, element_count(spec) if spec else 0)
         finally:
+            # A wake that wants a full look may have come meanwhile: only ever add to it here.
+            self._full |= order.full and sight is None
             self._tell(self, Visited(sight, time.monotonic() - began))
-        self._full = False
         self._contest.spend(sight.drift, bool(sight.foreign))
         if sight.around:
             self._around = sight.complaints

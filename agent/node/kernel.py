@@ -18,10 +18,11 @@ from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.survey import survey
 from agent.node.trial import Trial, trial
-from agent.node.visit import Order, Sight, read_counters, read_generation, visit
+from agent.node.visit import Order, Sight, peek_counters, read_counters, read_generation, visit
 
 SLOW_ELEMENTS = 1000
-"""Rule sets with more set elements than this go to the slow lane (12-35 ms instead of 0.5)."""
+"""Rule sets with more set elements than this go to the slow lane (12-35 ms instead of 0.5), and so do
+pods with a legacy nat table, into which only a program can look."""
 
 
 class Kernel:
@@ -61,20 +62,21 @@ class Kernel:
             raise
 
     async def visit(self, hold: Hold, order: Order, elements: int) -> Sight:
-        lane = self.lanes.slow if elements > SLOW_ELEMENTS else self.lanes.kernel
-        return await on(lane, visit, hold, self._datapath, order)
+        slow = elements > SLOW_ELEMENTS or hold.has_legacy
+        return await on(self.lanes.slow if slow else self.lanes.kernel, visit, hold, self._datapath, order)
 
     async def generations(self, holds: list[Hold]) -> list[int | None]:
         """Generation of each netns, None where it could not be read: one job for all."""
         return await on(self.lanes.kernel, _generations, holds)
 
-    async def counters(self, hold: Hold) -> Counters:
-        return await on(self.lanes.kernel, read_counters, hold)
+    async def counters(self, hold: Hold) -> Counters | None:
+        """Counters now; None while a slow visit has the socket."""
+        return await on(self.lanes.kernel, peek_counters, hold)
 
     async def last_counters(self, hold: Hold) -> Counters:
         """Counters of a netns that ends, {} when they cannot be read any more."""
         try:
-            return await self.counters(hold)
+            return await on(self.lanes.kernel, read_counters, hold)
         except (OSError, NftError):
             return {}
 
@@ -88,8 +90,8 @@ class Kernel:
         return await on(self.lanes.kernel, trial, hold, spec)
 
     async def leftovers(self, hold: Hold) -> tuple[Leftover, ...]:
-        """What linkerd-init left; changes nothing. NftError, LegacyToolFailed."""
-        return await on(self.lanes.kernel, _find, hold)
+        """What linkerd-init left; changes nothing. NftError."""
+        return await on(self.lanes.slow, _find, hold)
 
     async def addresses(self, hold: Hold) -> tuple[str, ...]:
         """All addresses of the netns, loopback too. AddressesUnreadableError."""
@@ -97,7 +99,7 @@ class Kernel:
 
     async def clean(self, hold: Hold) -> tuple[str, ...]:
         """Remove what linkerd-init left. Only for a pod whose own table is verified."""
-        return await on(self.lanes.kernel, _cleanup, hold)
+        return await on(self.lanes.slow, _cleanup, hold)
 
     async def close(self, hold: Hold) -> None:
         """Cancelled, it closes all the same."""

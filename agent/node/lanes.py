@@ -1,9 +1,9 @@
 """The threads that do what the event loop must not: one lane per kind of waiting.
 
-`kernel` does every ordinary read, commit and event, so that one writer orders them; `slow` takes the
-pods whose rule sets are so large that they would hold up the others; `compile` waits for the child
-that runs libnftables; `close` only closes, since releasing a netlink socket after a commit waits
-for an RCU grace period.
+`kernel` does every ordinary read, commit and event, so that one writer orders them; `slow` takes what
+would hold up the others: very large rule sets, legacy tables, the scan of /proc; `compile` waits for
+the child that runs libnftables; `close` only closes, since releasing a netlink socket after a commit
+waits for an RCU grace period.
 """
 
 import asyncio

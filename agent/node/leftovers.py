@@ -58,9 +58,9 @@ class Leftover(msgspec.Struct, frozen=True):
     """The rules of linkerd-init of one family.
 
     `state`: "complete" redirects both directions, "inboundOnly" and "outboundOnly" one of them,
-    "partial" none; "unknown" is a legacy nat table that cannot be read without iptables-legacy, of
-    linkerd-init or of somebody else. `chains` are those that exist; a port is None when its chain
-    redirects nothing.
+    "partial" none; "unknown" is a legacy nat table that iptables-legacy is missing or failed to read, of
+    linkerd-init or of somebody else, and `why` says what was in the way. `chains` are those that exist;
+    a port is None when its chain redirects nothing.
     """
 
     flavour: Flavour
@@ -69,6 +69,7 @@ class Leftover(msgspec.Struct, frozen=True):
     chains: tuple[str, ...] = ()
     inbound_port: int | None = None
     outbound_port: int | None = None
+    why: str = ""
 
 
 class LegacyToolMissing(Exception):  # noqa: N818
@@ -90,8 +91,8 @@ class _Verdict(msgspec.Struct, frozen=True):
 def find(nl: Nft, netns_fd: int, tables: LegacyTables | None = None) -> tuple[Leftover, ...]:
     """What linkerd-init left in the namespace of `netns_fd`, in which `nl` was made. Changes nothing.
 
-    `tables` of that namespace, kept by a caller who asks again and again, save most of the time.
-    Raises NftError, LegacyToolFailed.
+    `tables` of that namespace, kept by a caller who asks again and again, save most of the time. May
+    run a program for each legacy nat table. Raises NftError.
     """
     found = []
     chains = _nft_chains(nl)
@@ -108,8 +109,8 @@ def find(nl: Nft, netns_fd: int, tables: LegacyTables | None = None) -> tuple[Le
     for family in tables.families() if tables else _legacy_families(netns_fd):
         try:
             saved = _save(netns_fd, family)
-        except LegacyToolMissing:
-            found.append(Leftover("legacy", family, "unknown"))
+        except (LegacyToolMissing, LegacyToolFailed) as error:
+            found.append(Leftover("legacy", family, "unknown", why=str(error)))
             continue
         if present := _declared(saved):
             found.append(_leftover("legacy", family, present, filter(None, map(_legacy_verdict, saved))))

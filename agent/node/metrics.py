@@ -75,7 +75,7 @@ class Metrics:
 
 
 def drift_kind(differences: tuple[str, ...]) -> str:
-    """The kind of object that drifted most: "table", "chain", "set", "counter", "rule", "element"."""
+    """The largest kind of object among the differences: table, chain, set, counter, rule, element."""
     words = {word for text in differences for word in text.split()[:2]}
     for kind in ("table", "chain", "set", "counter", "rule", "element"):
         if kind in words:

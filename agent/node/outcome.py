@@ -3,6 +3,7 @@
 import structlog
 
 from agent.core.lifecycle import Finding
+from agent.core.names import PodKey
 from agent.core.plan import Goal, InitState, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.node.discovery import NetnsMismatch, NoAddressYet
@@ -29,13 +30,13 @@ FAILURES: tuple[tuple[type[Exception], Phase, Reason], ...] = (
 """First match wins: the special before the general."""
 
 
-def failed(error: Exception, complaints: tuple[Complaint, ...]) -> Finding:
-    """The finding for a visit that raised. What nobody expected is logged with its traceback, and the
-    pod is retried like any other: a fault of ours in one pod is no reason to leave the others alone."""
+def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> Finding:
+    """The finding for a visit to `pod` that raised. What nobody expected is logged with its traceback, and
+    the pod is retried like any other: a fault of ours in one is no reason to leave the others alone."""
     for kind, phase, reason in FAILURES:
         if isinstance(error, kind):
             return Finding(phase=phase, reason=reason, message=str(error), complaints=complaints)
-    log.error("unexpected failure of a visit", exc_info=error)
+    log.error("unexpected failure of a visit", pod=str(pod), exc_info=error)
     return Finding(
         phase=Phase.FAILED,
         reason=Reason.INTERNAL_ERROR,
@@ -85,7 +86,7 @@ def _verdict(plan: Plan, sight: Sight, writes: bool) -> tuple[Phase, Reason, str
         message = f"{plan.message}: new connections are direct, old ones keep their proxy"
         return Phase.APPLIED, Reason.DRAINING, message, "nftables"
     if sight.result == "absent":
-        return Phase.PENDING, _passive(writes), "the pod is not redirected", "nftables"
+        return Phase.PENDING, _passive(writes), "the pod is not redirected", ""
     if sight.result == "differs":
         message = f"the table differs: {'; '.join(sight.differences[:3])}"
         phase = Phase.PENDING if writes else Phase.FAILED

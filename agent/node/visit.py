@@ -88,7 +88,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     if order.add_only and not absent:
         return _look(hold, datapath, order)
     if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent:
-        leftovers = find(hold.nft, hold.fd, hold.legacy)
+        leftovers = _leftovers(hold)
         if _complete(leftovers, order.ipv6):
             return Sight(result="iptables", leftovers=leftovers, around=True)
     late = order.goal is not Goal.CLEAR and absent
@@ -96,7 +96,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     hold.text = order.template.text
     hold.verified = hold.seen = applied.state.generation
     # Only now, since connections may escape for as long as a repair waits.
-    leftovers = find(hold.nft, hold.fd, hold.legacy)
+    leftovers = _leftovers(hold)
     return Sight(
         result=applied.result,
         differences=applied.differences,
@@ -115,7 +115,7 @@ def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     observed = datapath.observe(hold.nft, order.template, order.flags)
     if order.goal is Goal.CLEAR and observed.absent:
         return Sight(result="nothing")
-    leftovers = find(hold.nft, hold.fd, hold.legacy)
+    leftovers = _leftovers(hold)
     if observed.absent and order.goal is Goal.REDIRECT_UNLESS_IPTABLES and _complete(leftovers, order.ipv6):
         return Sight(result="iptables", leftovers=leftovers, around=True)
     if not observed.differences:
@@ -138,6 +138,16 @@ def read_counters(hold: Hold) -> Counters:
         return _packets(hold.nft.read(TABLE).counters)
 
 
+def peek_counters(hold: Hold) -> Counters | None:
+    """The same for who must not wait: None while a slow visit has the socket."""
+    if not hold.using.acquire(blocking=False):
+        return None
+    try:
+        return _packets(hold.nft.read(TABLE).counters)
+    finally:
+        hold.using.release()
+
+
 def read_generation(hold: Hold) -> int | None:
     """Generation of the netns; the last one seen while a slow visit has the socket."""
     if not hold.using.acquire(blocking=False):
@@ -152,6 +162,11 @@ def _packets(counters: dict[str, tuple[int, int]]) -> Counters:
     return {name: packets for name, (packets, _bytes) in counters.items()}
 
 
+def _leftovers(hold: Hold) -> tuple[Leftover, ...]:
+    hold.has_legacy = bool(hold.legacy.families())
+    return find(hold.nft, hold.fd, hold.legacy)
+
+
 def _complete(leftovers: tuple[Leftover, ...], ipv6: bool) -> bool:
     families = {entry.family for entry in leftovers if entry.state == "complete"}
     return families >= ({4, 6} if ipv6 else {4})
@@ -159,15 +174,7 @@ def _complete(leftovers: tuple[Leftover, ...], ipv6: bool) -> bool:
 
 def _around(hold: Hold, leftovers: tuple[Leftover, ...]) -> tuple[Complaint, ...]:
     """Who else decides in this netns: nat chains before ours shadow it, those behind are named."""
-    complaints = [
-        Complaint(
-            Reason.LEFTOVER,
-            f"linkerd-init IPv{entry.family} ({entry.flavour})",
-            f"rules of linkerd-init are in the pod, {entry.state}",
-            "harmless beside ours; `pointsman cleanup` removes exactly these",
-        )
-        for entry in leftovers
-    ]
+    complaints = [_leftover(entry) for entry in leftovers]
     leftover_tables = {
         ("ip" if entry.family == 4 else "ip6") for entry in leftovers if entry.flavour == "nft"
     }
@@ -190,11 +197,22 @@ def _around(hold: Hold, leftovers: tuple[Leftover, ...]) -> tuple[Complaint, ...
                 Complaint(
                     Reason.FOREIGN_RULES,
                     name,
-                    f"{name} has {chain.rules} rules behind ours; ours decide first",
+                    # Without their number: a busy firewall must not fill the log.
+                    f"{name} has rules behind ours; ours decide first",
                     "nothing to do, unless it redirects what you expect to be direct",
                 )
             )
     return tuple(complaints)
+
+
+def _leftover(entry: Leftover) -> Complaint:
+    subject = f"linkerd-init IPv{entry.family} ({entry.flavour})"
+    if entry.state == "unknown":
+        message = f"a legacy nat table is in the pod, of linkerd-init or of another: {entry.why}"
+        return Complaint(Reason.LEFTOVER, subject, message, "harmless beside ours, if it is linkerd-init's")
+    message = f"rules of linkerd-init are in the pod, {entry.state}"
+    remedy = "harmless beside ours; `pointsman cleanup` removes exactly these"
+    return Complaint(Reason.LEFTOVER, subject, message, remedy)
 
 
 def _competes(chain: Chain) -> bool:

@@ -13,7 +13,7 @@ from types import FrameType
 
 from tests.cases.datapath import Datapath
 from tests.cases.findings import Outcome
-from tests.cases.load import Entry, Loaded, load
+from tests.cases.load import Entry, Loaded, Problem, load
 from tests.cases.model import CaseError, case
 from tests.cases.run import run
 
@@ -27,8 +27,7 @@ def main() -> int:
     try:
         loaded = load(arguments.file)
     except (OSError, UnicodeError) as error:
-        print(f"cannot read {arguments.file}: {error}", file=sys.stderr)
-        return 2
+        loaded = Loaded((), (Problem(arguments.file.name, f"cannot read {arguments.file}: {error}"),))
     signal.signal(signal.SIGTERM, _terminated)  # a plain end would leave network namespaces behind
     totals: Counter[str] = Counter()
     for outcome in outcomes(loaded, set(arguments.only), pure=arguments.pure):

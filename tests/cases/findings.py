@@ -38,7 +38,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def _one_line(text: str, indent: str = "") -> str:
-    line = indent + " ".join(text.split())
+    words = " ".join(text.split())
+    line = indent + "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
 
 

@@ -15,6 +15,10 @@ _OPEN = re.compile(r"^\s*(`{3,}|~{3,})\s*(\S*)")
 _STRING, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
 _TEXT_KEYS = {"annotations", "ns_annotations", "proxy_env", "labels", "env"}
 """Mappings whose values are strings in Kubernetes: `010` stays 010 and `22:30` does not become 1350."""
+_PROSE_KEYS = {"id", "title", "note"}
+"""What is text for people, `2026-01-01` and `yes` included."""
+_LARGEST = 100_000
+"""Nodes of one case with its aliases written out; a few lines of nested aliases are millions."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Loaded:
     """All cases of a file, in order. Raises OSError, or UnicodeError when it is no text."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     entries: dict[str, Entry] = {}
     problems: list[Problem] = []
     for block in _blocks(path.name, text, plain=path.suffix in (".yaml", ".yml", ".json")):
@@ -104,9 +108,12 @@ def _entry(block: Block, node: yaml.Node) -> Entry | Problem:
     where = f"{block.where}, case at line {block.line + node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode):
         return Problem(where, f"cannot use {where}: a case is a mapping with id, title, ...")
-    case_id = next((str(value.value) for key, value in node.value if key.value == "id"), "")
+    ids = (value.value for key, value in node.value if key.value == "id")
+    case_id = next((text for text in ids if isinstance(text, str)), "")
     named = f"{case_id} ({where})" if case_id else where
     try:
+        if _size(node, {}) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST} values with its aliases written out")
         _prepare(node)
         data = _construct(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -114,6 +121,15 @@ def _entry(block: Block, node: yaml.Node) -> Entry | Problem:
     if not case_id:
         return Problem(where, f"cannot use {where}: it has no id")
     return Entry(case_id, where, data)
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes in `node`, each as often as it is referred to. Raises RecursionError for one within itself."""
+    if id(node) not in known:
+        inner = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else []
+        inner += node.value if isinstance(node, yaml.SequenceNode) else []
+        known[id(node)] = 1 + sum(_size(each, known) for each in inner)
+    return known[id(node)]
 
 
 def _prepare(node: yaml.Node) -> None:
@@ -131,10 +147,16 @@ def _prepare(node: yaml.Node) -> None:
         seen.add(str(key.value))
         if key.value in _TEXT_KEYS and isinstance(value, yaml.MappingNode):
             for pair in value.value:
-                for scalar in pair:
-                    if isinstance(scalar, yaml.ScalarNode) and scalar.tag != _NULL:
-                        scalar.tag = _STRING
+                for each in pair:
+                    _as_text(each)
+        elif key.value in _PROSE_KEYS:
+            _as_text(value)
         _prepare(value)
+
+
+def _as_text(node: yaml.Node) -> None:
+    if isinstance(node, yaml.ScalarNode) and node.tag != _NULL:
+        node.tag = _STRING
 
 
 def _join_note(node: yaml.MappingNode) -> None:

@@ -10,7 +10,7 @@ from agent.core.ports import PortSet
 from agent.core.spec import NodeDefaults
 from tests.cases import pods
 from tests.cases.load import Entry
-from tests.cases.schema import CaseText, ConnectionText, PortList
+from tests.cases.schema import CaseText, ConnectionText, PodText, PortList
 from tests.lab.addresses import Family, family_of
 from tests.lab.standin import Endpoint
 from tests.lab.way import Probe
@@ -122,7 +122,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _case(text: CaseText) -> Case:
-    addresses = [text.pod.pod_ip] if isinstance(text.pod.pod_ip, str) else text.pod.pod_ip or []
+    addresses = _pod_addresses(text.pod)
     return Case(
         id=str(text.id),
         title=text.title,
@@ -139,6 +139,15 @@ def _case(text: CaseText) -> Case:
         addresses={family_of(address): address for address in addresses},
         text=text,
     )
+
+
+def _pod_addresses(pod: PodText) -> list[str]:
+    """The pod's addresses, at most one of each family. Raises ValueError."""
+    first = [pod.pod_ip] if isinstance(pod.pod_ip, str) else pod.pod_ip or []
+    addresses = list(dict.fromkeys(str(ipaddress.ip_address(each)) for each in (*first, *pod.pod_ips)))
+    if len({*map(family_of, addresses)}) < len(addresses):
+        raise ValueError(f"a pod has one address of each family at most, not {', '.join(addresses)}")
+    return addresses
 
 
 def _prose(item: Any) -> str:
@@ -176,14 +185,15 @@ def _step(text: ConnectionText, pod_addresses: list[str]) -> Step:
     named = {*map(family_of, literal), *([text.family] if text.family else [])}
     if len(named) > 1:
         raise ValueError(f"connection {text.direction} {text.port}: its addresses and family disagree")
-    if text.protocol in ("tcp", "udp") and text.port is None:
-        raise ValueError(f"connection {text.direction}: {text.protocol} needs a port")
+    protocol = text.protocol.lower()
+    if protocol in ("tcp", "udp") and text.port is None:
+        raise ValueError(f"connection {text.direction}: {protocol} needs a port")
     # The kernel chooses the interface: what a pod sends to itself goes over lo.
     to_itself = destination in (POD_IP, *pod_addresses) or _is_loopback(destination)
     probe = Probe(
         direction=text.direction,
         port=text.port,
-        protocol=text.protocol,
+        protocol=protocol,
         family=named.pop() if named else 4,
         source=source,
         destination=destination,
@@ -198,7 +208,11 @@ def _step(text: ConnectionText, pod_addresses: list[str]) -> Step:
 
 
 def _is_loopback(address: str | None) -> bool:
-    return address not in (None, POD_IP) and ipaddress.ip_address(address).is_loopback
+    """Whether the kernel sends it over lo; 0.0.0.0 and :: mean loopback to it."""
+    if address is None or address == POD_IP:
+        return False
+    parsed = ipaddress.ip_address(address)
+    return parsed.is_loopback or parsed.is_unspecified
 
 
 def _endpoint(text: str) -> Endpoint:

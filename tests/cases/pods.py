@@ -19,12 +19,12 @@ from agent.core.objects import (
 )
 from agent.core.ports import PortSet, parse_ports, parse_subnets
 from agent.core.spec import NodeDefaults
-from tests.cases.schema import ContainerText, NodeText, PodText, Texts
+from tests.cases.schema import ContainerText, NodeText, PodText, SecurityText, Texts
 
 
 def pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
     """The pod; `add_proxy` gives it a proxy container unless it names one. Raises msgspec.ValidationError."""
-    init = tuple(_container(each, text) for each in text.init)
+    init = tuple(_container(each, text) for each in (*text.init, *text.init_containers))
     containers = tuple(_container(each, text) for each in text.containers or ())
     if add_proxy and names.PROXY_CONTAINER not in {each.name for each in (*init, *containers)}:
         containers += (_container(ContainerText(name=names.PROXY_CONTAINER), text),)
@@ -39,6 +39,7 @@ def pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
         spec=PodSpec(
             host_network=text.host_network,
             host_users=text.host_users,
+            security_context=_security(text.security_context),
             containers=containers,
             init_containers=init,
         ),
@@ -52,18 +53,24 @@ def pod(text: PodText, addresses: list[str], *, add_proxy: bool) -> Pod:
 
 def _container(text: ContainerText, pod: PodText) -> Container:
     env = _variables(text.env) if isinstance(text.env, dict) else text.env or []
-    user = text.run_as_user
+    said = text.security_context
+    user = said.run_as_user if text.run_as_user is None else text.run_as_user
+    group = said.run_as_group if text.run_as_group is None else text.run_as_group
     if text.name == names.PROXY_CONTAINER:
         env = [*env, *_variables(pod.proxy_env)]
         user = pod.proxy_run_as_user if user is None else user
-    context = SecurityContext(user, text.run_as_group)
     return Container(
         name=text.name,
         env=msgspec.convert(env, tuple[EnvVar, ...]) or None,
         ports=msgspec.convert(text.ports, tuple[ContainerPort, ...] | None),
-        security_context=context if context != SecurityContext() else None,
+        security_context=_security(SecurityText(user, group)),
         restart_policy=text.restart_policy,
     )
+
+
+def _security(text: SecurityText) -> SecurityContext | None:
+    context = SecurityContext(text.run_as_user, text.run_as_group)
+    return context if context != SecurityContext() else None
 
 
 def _variables(env: Texts) -> list[dict[str, Any]]:

@@ -44,10 +44,16 @@ class ConnectionText(
     note: str | None = None
 
 
+class SecurityText(_Strict, frozen=True, rename="camel"):
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+
+
 class ContainerText(_Strict, frozen=True, rename="camel"):
     name: str
     run_as_user: int | None = None
     run_as_group: int | None = None
+    security_context: SecurityText = SecurityText()
     env: Texts | list[dict[str, Any]] | None = None
     ports: list[dict[str, Any]] | None = None
     restart_policy: str | None = None
@@ -60,8 +66,19 @@ class ServicePortText(_Strict, frozen=True, rename="camel"):
 
 
 class PodText(
-    _Strict, frozen=True, rename={"host_network": "hostNetwork", "host_users": "hostUsers", "pod_ip": "podIP"}
+    _Strict,
+    frozen=True,
+    rename={
+        "host_network": "hostNetwork",
+        "host_users": "hostUsers",
+        "pod_ip": "podIP",
+        "pod_ips": "podIPs",
+        "init_containers": "initContainers",
+        "security_context": "securityContext",
+    },
 ):
+    """The pod: the words of the cases, and beside them Kubernetes' own names for the same."""
+
     annotations: Texts = {}
     ns_annotations: Texts = {}
     labels: Texts = {}
@@ -70,11 +87,14 @@ class PodText(
     kubernetes_service_ports: list[ServicePortText] | None = None
     containers: list[ContainerText] | None = None
     init: list[ContainerText] = []
+    init_containers: list[ContainerText] = []
+    security_context: SecurityText = SecurityText()
     host_network: bool | None = None
     host_users: bool | None = None
     owner: str | None = None
     phase: str | None = None
     pod_ip: str | list[str] | None = None
+    pod_ips: list[str] = []
     namespace: str = "default"
     name: str = "web"
     interfaces: list[str] = []

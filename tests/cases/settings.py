@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from agent.core.ports import PortSet
 from agent.core.spec import RedirectSpec
 from tests.cases.model import Effective
@@ -11,12 +13,16 @@ _SHOWN = 12
 
 
 def differences(wanted: Effective, spec: RedirectSpec) -> list[str]:
-    """One sentence per setting that is not as wanted. Order and form of lists do not matter."""
+    """One sentence per setting that is not as wanted. Order and form of lists do not matter.
+
+    The proxy's own ports are skipped in any case, so it does not matter either whether a list repeats them.
+    """
+    proxy_ports = _ports(spec.proxy_ports)
     have: dict[str, Any] = {
         "inbound": spec.inbound_port,
         "outbound": spec.outbound_port,
-        "in_base": _ports(spec.proxy_ports),
-        "in_skip": _ports(spec.skip_inbound),
+        "in_base": proxy_ports,
+        "in_skip": _ports(spec.skip_inbound) - proxy_ports,
         "out_skip": _ports(spec.skip_outbound),
         "subnets": frozenset((*spec.skip_subnets.v4, *spec.skip_subnets.v6)),
         "ipv6": spec.ipv6,
@@ -25,7 +31,7 @@ def differences(wanted: Effective, spec: RedirectSpec) -> list[str]:
         "listed": None if spec.only_inbound is None else _ports(spec.only_inbound),
         "local_only": spec.local_only,
     }
-    return list(_sentences(wanted, have))
+    return list(_sentences(msgspec.structs.replace(wanted, in_skip=wanted.in_skip - wanted.in_base), have))
 
 
 def _sentences(wanted: Effective, have: dict[str, Any]) -> Iterator[str]:

@@ -178,3 +178,78 @@ def _command(*arguments: str) -> tuple[list[str], int]:
     command = [sys.executable, "-m", "tests.cases", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.splitlines(), done.returncode
+
+
+@pytest.mark.parametrize(
+    "case_text",
+    [
+        "node: {inbound-ports-to-ignore: [4190, '4191', 4567-4568]}, effective: {}",
+        "effective: {in_skip: '4190,4191,4567,4568'}",
+        "pod: {containers: [{name: linkerd-proxy, securityContext: {runAsUser: 9}}]}, effective: {uid: 9}",
+        "pod: {securityContext: {runAsUser: 3000}}, effective: {uid: 3000}",
+        "pod: {initContainers: [{name: linkerd-proxy}], containers: [{name: app}]}, effective: {}",
+        "effective: {}, pod: {podIPs: [1.0.0.5]}, connections: [{dir: in, port: 1, to: 1.0.0.5, expect: in}]",
+        "effective: {}, connections: [{dir: out, port: 53, proto: TCP, expect: out}]",
+        "effective: {}, connections: [{dir: out, port: 80, to: 0.0.0.0, expect: direct}]",
+        "title: 2026-01-01, note: yes, effective: {}",
+    ],
+)
+def test_words_of_kubernetes_and_of_linkerd_cni_are_understood(tmp_path: Path, case_text: str) -> None:
+    assert _run(tmp_path, _block(f"- {{id: X1, {case_text}}}"))["X1"].startswith("ok X1")
+
+
+def test_two_addresses_of_one_family_are_refused(tmp_path: Path) -> None:
+    line = _run(tmp_path, _block("- {id: X1, pod: {podIP: [10.0.0.1, 10.0.0.2]}, effective: {}}"))["X1"]
+    assert "one address of each family" in line
+
+
+def test_pod_that_is_not_redirected_keeps_its_connections_direct(tmp_path: Path) -> None:
+    excluded = "pod: {containers: [{name: app}]}, connections: [{dir: out, port: 80, expect: %s}]"
+    text = f"- {{id: X1, {excluded % 'direct'}}}\n- {{id: X2, {excluded % 'out'}}}"
+    lines = _run(tmp_path, _block(text))
+    assert lines["X1"] == "ok X1 (1 connections)"
+    assert "it is direct, since the pod is not redirected: NotMeshed" in lines["X2"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence", "status"),
+    [
+        ("{containers: [{name: app}]}", "state notMeshed", "ok"),
+        ("{containers: [{name: app}]}", "no table in the netns", "ok"),
+        ("{hostNetwork: true}", "no table in the netns", "ok"),
+        ("{}", "no table in the netns", "FAIL"),
+        ("{containers: [{name: app}]}", "state redirected", "FAIL"),
+        ("{}", "all is well", "skip"),
+    ],
+)
+def test_unknown_id_is_judged_by_what_its_sentences_say(
+    tmp_path: Path, pod: str, sentence: str, status: str
+) -> None:
+    file = tmp_path / "cases.md"
+    file.write_text(_block(f"- {{id: X1, pod: {pod}, then: [{sentence}]}}"))
+    for pure in (True, False):
+        assert [each.status for each in outcomes(load(file), set(), pure=pure)] == [status]
+
+
+def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
+    levels = (f"- &l{n + 1} {{title: [{', '.join([f'*l{n}'] * 9)}]}}" for n in range(9))
+    text = "\n".join(("- &l0 {title: x}", *levels, "- {id: X1, then: [*l9]}", "- {id: X2, effective: {}}"))
+    lines = _run(tmp_path, _block(text))
+    assert "with its aliases written out" in lines["X1"]
+    assert lines["X2"] == "ok X2"
+
+
+def test_byte_order_mark_hides_nothing(tmp_path: Path) -> None:
+    assert _run(tmp_path, "\ufeff```yaml\n- {id: X1, effective: {}}\n```\n")["X1"] == "ok X1"
+
+
+def test_what_is_printed_has_no_control_characters(tmp_path: Path) -> None:
+    assert _run(tmp_path, _block('- {id: X1, title: "\\e[31m", effective: {}}'))["X1"] == "ok X1 \\x1b[31m"
+
+
+def test_unreadable_file_fails_with_totals(tmp_path: Path) -> None:
+    (tmp_path / "binary.md").write_bytes(bytes(range(256)))
+    for name in ("binary.md", "missing.md", "."):
+        lines, status = _command(str(tmp_path / name), "--pure")
+        assert (status, lines[-1]) == (1, "0 passed, 1 failed, 0 skipped")
+        assert "cannot read" in lines[0]

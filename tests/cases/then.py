@@ -87,6 +87,10 @@ def _redirected(_: re.Match[str], evidence: Evidence) -> list[str]:
     return [f"the pod is not redirected: {excluded}"] if excluded else []
 
 
+def _no_table(_: re.Match[str], evidence: Evidence) -> list[str]:
+    return [] if evidence.derivation.excluded else ["the pod is redirected, so there is a table"]
+
+
 def _inbound_only(match: re.Match[str], evidence: Evidence) -> list[str]:
     found = {each.reason for each in evidence.derivation.complaints}
     silent = Reason.OUTBOUND_OFF not in found
@@ -99,5 +103,6 @@ _SHAPES: tuple[tuple[re.Pattern[str], Check], ...] = (
     (re.compile(r"counter (?P<name>\w+) (?:unchanged|\+ ?(?P<more>\d+))"), _counter),
     (re.compile(r"(?:agent )?state (?:is )?redirected ?\(inbound only\)"), _inbound_only),
     (re.compile(r"(?:agent )?state (?:is )?(?P<state>\w+)"), _state),
+    (re.compile(r"no table in (?:the|its) netns"), _no_table),
     (re.compile(r"pod is still redirected|treated as meshed"), _redirected),
 )

@@ -1,5 +1,6 @@
 """Bad input while the agent runs: manifests, paths, and namespaces full of other people's tables."""
 
+import functools
 import os
 import re
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from tests.chaos.tables import ABSENT, OFF, SKIP_OUT, listing, nft
 from tests.lab.agent import Agent, agent, pod_manifest
-from tests.lab.netns import netns
+from tests.lab.netns import netns, run
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
 
@@ -224,3 +225,34 @@ def everything(pod: str) -> str:
     text = re.sub(r" expires \w+", "", nft(pod, "-a", "list", "ruleset"))
     blocks = [block.strip() for block in text.removeprefix("table ").split("\ntable ")]
     return "\n".join(block for block in blocks if not block.startswith("inet pointsman {"))
+
+
+def test_another_pod_in_the_netns_of_an_orphan_takes_over(tmp_path: Path, pod: str) -> None:
+    """The object of one UID goes and that of another comes, and they name the same netns."""
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", pod, uid="first"))
+        one.wait_reason("default/web", "Redirected")
+        before = listing(pod)
+        one.put(pod_manifest("web", pod, uid="second"))
+        one.wait(lambda: [entry["uid"] for entry in one.state()["pods"]] == ["second"], "the takeover", 3)
+        one.wait_reason("default/web", "Redirected", seconds=3)
+        assert listing(pod) == before
+        assert one.events("failed") == []
+
+
+def test_another_netns_at_the_same_path_is_another_pod(tmp_path: Path, pod: str) -> None:
+    """Whether its end is seen first, or the change of the UID that follows it."""
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", pod))
+        one.wait_reason("default/web", "Redirected")
+        for _ in range(4):
+            (before,) = [entry["uid"] for entry in one.state()["pods"]]
+            run("ip", "netns", "delete", pod)
+            run("ip", "netns", "add", pod)
+            one.wait(functools.partial(is_another, one, before), "another pod, redirected", 5)
+            assert listing(pod) != ABSENT
+
+
+def is_another(one: Agent, old: str) -> bool:
+    pods = [(entry["uid"] != old, entry["status"]["reason"]) for entry in one.state()["pods"]]
+    return pods == [(True, "Redirected")]

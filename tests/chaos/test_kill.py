@@ -110,7 +110,7 @@ def _killed_while_writing(one: Agent, everybody: list[Subject], dice: random.Ran
         poll = select.poll()
         for pod in everybody:
             poll.register(stack.enter_context(socket_in(pod.netns)).fileno(), select.POLLIN)
-        left = dice.randint(1, len(everybody))
+        left = dice.randint(1, max(1, sum(pod.before != pod.goal for pod in everybody)))
         pause = dice.choice((0, 0, dice.uniform(0, 0.003)))
         one.start(wait=False)
         while left > 0 and (ready := poll.poll(1500)):

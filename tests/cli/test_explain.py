@@ -46,6 +46,8 @@ def pod(tmp_path: Path) -> str:
         ("--out 10.2.0.1:80 --gid 2102", ("direct", None, "out-proxy-gid", "proxy_gid")),
         ("--out 10.2.0.1:80 --uid 0", ("redirected", 4140, "out-redirect", "outbound_port")),
         ("--out 127.0.0.9:80", ("direct", None, "out-lo", None)),
+        ("--out 0.0.0.0:80", ("direct", None, "out-lo", None)),
+        ("--out [::]:80 --ipv6 true", ("direct", None, "out-lo", None)),
         ("--out 10.1.0.5:80", ("direct", None, "out-lo", None)),
         ("--out [::ffff:10.2.0.1]:80", ("redirected", 4140, "out-redirect", "outbound_port")),
         ("--out [fd00::9]:80", ("direct", None, "out-not-ipv4", "ipv6")),

@@ -15,6 +15,8 @@ POD = '{"kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"na
         ("--outgoing-proxy-port", "65536", "4143"),
         ("--proxy-admin-port", "４１９１", "4143"),  # noqa: RUF001
         ("--proxy-control-port", "-1", "4143"),
+        ("--incoming-proxy-port", "9" * 5000, "4143"),
+        ("--proxy-uid", "9" * 5000, "2102"),
         ("--proxy-uid", "root", "2102"),
         ("--proxy-uid", "4294967295", "2102"),
         ("--proxy-gid", "-2", "2102"),
@@ -44,6 +46,7 @@ def test_node_defaults(cli: Cli, flag: str, value: str, example: str) -> None:
         (("explain", "a/b", "--out", "[10.0.0.1]:443"), "--out", "[fd00::1]:443"),
         (("explain", "a/b", "--out", "web:80"), "--out", "10.1.2.3:80"),
         (("explain", "a/b", "--out", "10.0.0.1:0"), "--out", "10.1.2.3:80"),
+        (("explain", "a/b", "--out", "10.0.0.1:" + "9" * 5000), "--out", "10.1.2.3:80"),
         (("explain", "a/b", "--in", "http"), "--in", "4143"),
         (("explain", "a/b", "--in", "80", "--from", "10.0.0.0/8"), "--from", "10.1.2.3"),
         (("cleanup", "web"), "NAMESPACE/POD", "default/web"),
@@ -51,6 +54,9 @@ def test_node_defaults(cli: Cli, flag: str, value: str, example: str) -> None:
         (("uninstall", "--remove-rules", "--source", "kube"), "--source", "files:/etc/pointsman/manifests"),
         (("run", "--source", "files:/nowhere"), "--source", "name another"),
         (("run", "--source", "files:/", "--admin-address", "here"), "--admin-address", "127.0.0.1:4187"),
+        (("run", "--source", "files:/", "--admin-address", "[::1]:" + "9" * 5000), "--admin-address", "4187"),
+        (("run", "--source", "files:/", "--hang-timeout", "0.5"), "--hang-timeout", "30"),
+        (("run", "--source", "files:/", "--round", "1e-9"), "--round", "0.5"),
         (("redirections", "-o", "yaml"), "--output", "'table', 'wide', 'json'"),
         (("completion", "tcsh"), "bash|zsh|fish", "'bash', 'zsh', 'fish'"),
     ],
@@ -89,6 +95,16 @@ def test_an_environment_variable_stands_for_a_flag(cli: Cli, monkeypatch: pytest
 
     assert next(row for row in found[0]["settings"] if row["name"] == "proxy_uid")["value"] == "77"
     assert without.exit_code == 2
+
+
+def test_an_environment_variable_is_named_after_its_flag(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Kubernetes sets this in every pod beside a Service called pointsman.
+    monkeypatch.setenv("POINTSMAN_PORT", "tcp://10.96.0.1:80")
+    assert cli("explain", "-f", "-", stdin=POD).exit_code == 0
+
+    monkeypatch.setenv("POINTSMAN_ROUND", "often")
+    refused = cli("run", "--source", "files:/")
+    assert (refused.exit_code, "--round" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -93,6 +93,8 @@ def test_a_failed_pod_makes_redirections_and_check_fail(cli: Cli, node: Agent, w
     failure = checks(report)["all meshed pods are redirected (1 of 2)"]
     assert failure["result"] == "error"
     assert failure["error"].startswith("shop/twin: Failed (NetnsMismatch): ")
+    explained = cli("explain", "shop/twin", "--run-dir", node.run_dir)
+    assert (explained.exit_code, "times in a row; it is tried again" in explained.stdout) == (1, True)
     assert failure["hint"] == "correct the annotation pointsman.io/netns"
 
 

@@ -529,7 +529,7 @@ def test_a_close_wait_timeout_of_the_namespace_has_no_effect() -> None:
         (names.SOCKMAP, "enabled", names.SOCKMAP),
         (names.SKIP_CONTAINERS, "backup", names.SKIP_CONTAINERS),
         (names.NETNS, "/run/netns/a", None),
-        (names.CGROUP, "/kubepods/a", None),
+        (names.CGROUP, "/kubepods/a", names.CGROUP),
         ("pointsman.io/redirct", "disabled", "pointsman.io/*"),
         ("config.linkerd.io/proxy-cpu-limit", "1", None),
     ],

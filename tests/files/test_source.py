@@ -1,6 +1,7 @@
 """A directory of manifests as a source: whole picture first, then exact differences, nothing lost."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ class Stream:
             return await anext(self._events)
 
     async def start(self) -> tuple[Pod, ...]:
-        first = [await self.next() for _ in range(3)]
+        first = [await self.next(30) for _ in range(3)]
         assert [type(event) for event in first] == [Replace] * 3
         assert [event.kind for event in first if isinstance(event, Replace)] == [Namespace, Service, Pod]
         last = first[2]
@@ -64,6 +65,24 @@ async def test_differences_are_exact(tmp_path: Path) -> None:
         gone = await events.next()
         assert isinstance(gone, Drop)
         assert gone.item.metadata.uid == "u2"
+
+
+async def test_a_large_file_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    (tmp_path / "many.yaml").write_text("---\n".join(manifest(f"p{n}", uid=f"u{n}") for n in range(6000)))
+    gaps = []
+
+    async def tick() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.001)
+            gaps.append(time.monotonic() - before)
+
+    ticking = asyncio.create_task(tick())
+    began = time.monotonic()
+    async with stream(tmp_path) as events:
+        assert len(await events.start()) == 6000
+    ticking.cancel()
+    assert max(gaps) < (time.monotonic() - began) / 2
 
 
 async def test_inotify_wakes_before_the_period(tmp_path: Path) -> None:

@@ -322,10 +322,13 @@ def test_without_the_legacy_tool(place: Place, monkeypatch: pytest.MonkeyPatch, 
     place.init("iptables-legacy")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(leftovers, "_SBIN", str(tmp_path))
-    assert place.find() == (*expected("iptables-nft", 12), Leftover("legacy", 4, "unknown"))
+    nft, unknown = place.find()
+    assert (nft,) == expected("iptables-nft", 12)
+    assert (unknown.flavour, unknown.family, unknown.state) == ("legacy", 4, "unknown")
+    assert "no iptables-legacy-save in PATH" in unknown.why
     with pytest.raises(LegacyToolMissing, match=r"no iptables-legacy-save in PATH; install the package"):
         place.cleanup()
-    assert place.find() == (Leftover("legacy", 4, "unknown"),)
+    assert place.find() == (unknown,)
     monkeypatch.undo()
     assert place.find() == expected("iptables-legacy", 12)
 
@@ -349,6 +352,8 @@ def test_legacy_tool_that_fails(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr(leftovers, "TIMEOUT", 0.2)
-    for function in (place.find, place.cleanup):
-        with pytest.raises(LegacyToolFailed, match=words):
-            function()
+    (unknown,) = place.find()
+    assert unknown.state == "unknown"
+    assert re.search(words, unknown.why)
+    with pytest.raises(LegacyToolFailed, match=words):
+        place.cleanup()

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from agent.core.names import NETNS
+from agent.core.plan import plan
+from agent.core.reasons import Reason
 from agent.core.redirect import derive
 from tests.cases.findings import Findings
 from tests.cases.model import Case
@@ -35,6 +37,18 @@ def not_meshed(case: Case) -> Findings:
         expect(findings, status["phase"] == "Excluded", f"its phase is {status['phase']}, expected Excluded")
         expect(findings, not nft(pod, "list", "ruleset"), "something was written into its netns")
         expect(findings, not netfilter_sockets(pod), "a socket into its netns is kept")
+    return findings
+
+
+def standing(case: Case) -> Findings:
+    """Any pod, as it stands: the agent says of it what the pure core does, and there is a table, or none."""
+    findings = Findings()
+    derivation = derive(case.pod, case.namespace, case.defaults, case.kubernetes_ports)
+    expected = plan(case.pod, derivation, case.defaults.takeover)
+    with netns() as pod, running(case) as one:
+        settle(one, manifest(case, None if case.pod.spec.host_network else pod), expected.reason)
+        wanted = expected.reason is Reason.REDIRECTED
+        expect(findings, bool(table(pod)) is wanted, f"it is {expected.reason}, and its table says otherwise")
     return findings
 
 
