@@ -1,6 +1,6 @@
 """The agent's doors for people and machines, each served by threads of its own.
 
-`/live`, `/ready` and `/metrics` on a TCP address; these and `/state`, `/visit`, `/leftovers`,
+`/live`, `/ready` and `/metrics` on a TCP address; these and `/state`, `/visit`, `/trial`, `/leftovers`,
 `/cleanup`, `/drain` and `/remove` on a unix socket that only root can open. Threads, so that `/live`
 can tell that the loop is stuck. Two agents overlap during an upgrade: the TCP port is shareable, and
 the successor's socket is renamed over the predecessor's; nobody unlinks a socket that is not its own.

@@ -1,5 +1,5 @@
 """What enforcement counts as it goes. Gauges that can be read off the state are collected from it
-instead (agent/admin.py)."""
+instead (agent/collector.py)."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -148,11 +148,23 @@ def test_explain_without_a_writer_says_what_differs(cli: Cli, tmp_path: Path, ne
 
         result = cli("explain", "shop/web", "--run-dir", observer.run_dir, "-o", "json")
         report = answer(cli("check", "--run-dir", observer.run_dir, "-o", "json"))
-        refused = cli("uninstall", "--remove-rules", "--yes", "--run-dir", observer.run_dir)
+        nothing = cli("uninstall", "--remove-rules", "--yes", "--run-dir", observer.run_dir)
 
     assert result.exit_code == 1
     assert answer(result)["kernel"]["equal"] is False
     assert checks(report)["the agent writes pods' rules"]["result"] == "warning"
+    assert nothing.exit_code == 0
+    assert "No rules of ours found." in nothing.stderr
+
+
+def test_uninstall_is_refused_by_an_agent_that_only_compares(cli: Cli, tmp_path: Path, netns: str) -> None:
+    with agent(tmp_path) as writer:
+        writer.put(pod_manifest("web", netns, namespace="shop"))
+        writer.wait_reason("shop/web", "Redirected")
+        writer.stop()
+    with agent(tmp_path, "--observe") as observer:
+        refused = cli("uninstall", "--remove-rules", "--yes", "--run-dir", observer.run_dir)
+
     assert refused.exit_code == 1
     assert "this agent only compares" in refused.stderr
 
