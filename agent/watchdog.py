@@ -35,7 +35,11 @@ class Watchdog:
         self._stopped.set()
 
     def _watch(self) -> None:
+        last = time.monotonic()
         while not self._stopped.wait(self._limit / 4):
+            slept, last = time.monotonic() - last, time.monotonic()
+            if slept > self._limit / 2:
+                self.beat()  # this thread stood still too: the process was stopped or frozen, and goes on now
             if self.age > self._limit:
                 sys.stderr.write(f"the event loop has not turned for {self.age:.1f} s: ending the process\n")
                 faulthandler.dump_traceback(all_threads=True)

@@ -19,6 +19,9 @@ from agent.state import NodeState, PodState
 TIMEOUT = 70.0
 """Seconds for one answer: longer than the agent takes before it gives up by itself."""
 
+ALIVE = 15.0
+"""Seconds in which an agent that is not stopped or frozen says that it is alive; a hung one has ended."""
+
 T = TypeVar("T")
 
 
@@ -77,7 +80,8 @@ class Agent:
         return self._ask("POST", "/remove", NodeState)
 
     def _ask(self, method: str, target: str, kind: type[T]) -> T:
-        status, body = self._exchange(method, target)
+        self._exchange("GET", "/live", ALIVE)
+        status, body = self._exchange(method, target, TIMEOUT)
         words = body.decode(errors="replace").strip()
         match status:
             case 200:
@@ -98,8 +102,8 @@ class Agent:
             "may tell more"
         )
 
-    def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
-        connection = _Connection(self.path)
+    def _exchange(self, method: str, target: str, seconds: float) -> tuple[int, bytes]:
+        connection = _Connection(self.path, seconds)
         try:
             connection.request(method, target)
             answer = connection.getresponse()
@@ -110,7 +114,8 @@ class Agent:
             ) from error
         except TimeoutError as error:
             raise AgentError(
-                f"cannot get an answer of the agent at {self.path} within {TIMEOUT:g} s; look at its log"
+                f"cannot get an answer of the agent at {self.path} within {seconds:g} s; is it stopped, or "
+                "frozen? its log may tell more"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or error
@@ -123,11 +128,11 @@ class Agent:
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("agent", timeout=TIMEOUT)
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("agent", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(TIMEOUT)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))

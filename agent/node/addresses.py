@@ -54,15 +54,6 @@ def addresses(netns_fd: int) -> tuple[InterfaceAddress, ...]:
         ) from error
 
 
-def ipv6_enabled(netns_fd: int) -> bool:
-    """Whether an interface other than lo may have IPv6; without any such interface, whether a new one may.
-
-    False too when the kernel was booted without IPv6. The switch of each interface counts: writing
-    `all` only copies the value to the interfaces that exist at that time.
-    """
-    return run_in(netns_fd, _ipv6_enabled)
-
-
 def set_close_wait(netns_fd: int, seconds: int, proc: str = "/proc") -> None:
     """Set how long conntrack keeps a half-closed connection of this namespace, in seconds.
 
@@ -89,20 +80,6 @@ def _addresses() -> tuple[InterfaceAddress, ...]:
             )
             for entry in rtnetlink.get_addr()
         )
-
-
-def _ipv6_enabled() -> bool:
-    # /proc/sys/net shows the namespace of the calling thread, unlike /proc/net.
-    switches = {path.parent.name: path for path in Path("/proc/sys/net/ipv6/conf").glob("*/disable_ipv6")}
-    interfaces = switches.keys() - {"all", "default", "lo"}
-    return any(_off(switches[name]) for name in interfaces or switches.keys() & {"default"})
-
-
-def _off(switch: Path) -> bool:
-    try:
-        return switch.read_text().strip() == "0"
-    except FileNotFoundError:  # the interface has gone since it was listed
-        return False
 
 
 def _write_close_wait(path: Path, seconds: int) -> None:

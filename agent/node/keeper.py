@@ -64,7 +64,9 @@ class Keeper:
         self._due: float | None = None
         self._lookout = Lookout(duty.policy.listener_period)
         self._contest = Contest(duty.policy.repair_burst, duty.policy.repair_rate)
-        self._takeover = self._taken_over = False
+        self._takeover = False
+        self._clean_due = 0.0
+        self._uncleaned: tuple[Complaint, ...] = ()
         self._around: tuple[Complaint, ...] = ()
         self._noted: tuple[Complaint, ...] = ()
 
@@ -261,6 +263,8 @@ class Keeper:
             # A wake that wants a full look may have come meanwhile: only ever add to it here.
             self._full |= order.full and sight is None
             self._tell(self, Visited(sight, time.monotonic() - began))
+        if self.hold.nft.pending:
+            self.wake()
         self._contest.spend(sight.drift, bool(sight.foreign))
         if sight.around:
             self._around = sight.complaints
@@ -285,14 +289,18 @@ class Keeper:
             and self._duty.writes
         )
         left = any(complaint.reason is Reason.LEFTOVER for complaint in self._around)
-        if self.hold is None or not wished or not left or self._taken_over:
+        now = asyncio.get_running_loop().time()
+        if self.hold is None or not wished or not left or now < self._clean_due:
             return
-        self._taken_over = True
         try:
             await self._kernel.clean(self.hold)
         except (NftError, LegacyToolFailed, LegacyToolMissing) as error:
-            self._noted = (Complaint(Reason.LEFTOVER, "takeover", str(error)),)
-        self.wake(full=True)
+            self._uncleaned = (Complaint(Reason.LEFTOVER, "takeover", str(error)),)
+            self._clean_due = self._due = now + LAST_RETRY
+            self._set(msgspec.structs.replace(self.status, complaints=self._complaints()))
+        else:
+            self._uncleaned = ()
+            self.wake(full=True)
 
     def _settling(self) -> bool:
         """The status still speaks of a failure or of the time before, and the kernel is right."""
@@ -308,7 +316,7 @@ class Keeper:
 
     def _complaints(self) -> tuple[Complaint, ...]:
         derived = self.derivation.complaints if self.derivation else ()
-        return (*derived, *self._noted, *self._around, *self._lookout.complaints)
+        return (*derived, *self._noted, *self._uncleaned, *self._around, *self._lookout.complaints)
 
     def _over_budget(self) -> bool:
         """Somebody undoes our work in a loop: repairs go on at a bounded rate, and it is said once."""
@@ -337,7 +345,7 @@ class Keeper:
         hold, self.hold = self.hold, None
         if hold is None:
             return
-        self._around, self._noted, self._taken_over = (), (), False
+        self._around, self._noted, self._uncleaned, self._clean_due = (), (), (), 0.0
         self._lookout.stop()
         counters: Counters = {}
         try:

@@ -12,7 +12,7 @@ from agent.core.reasons import Complaint, Reason
 from agent.core.tally import Counters
 from agent.node.hold import Hold
 from agent.node.leftovers import Leftover, find
-from agent.node.nft.channel import Change
+from agent.node.nft.channel import Change, NftError
 from agent.node.nft.compile import Template
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.foreign import Chain
@@ -73,6 +73,8 @@ def _visit(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
         return Sight(result="unchanged", foreign=foreign)
     hold.verified = None
     sight = _look(hold, datapath, order) if not order.write else _write(hold, datapath, order)
+    # The news of a commit comes after its rules can be read; our own commit has waited for it.
+    foreign += tuple(change for change in hold.nft.heard(hold.seen or 0) if not change.own)
     drift = same_order and bool(sight.differences) and sight.result != "claimed"
     return msgspec.structs.replace(sight, foreign=foreign, drift=drift)
 
@@ -95,20 +97,27 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     applied = datapath.apply(hold.nft, order.template, order.flags)
     hold.text = order.template.text
     hold.verified = hold.seen = applied.state.generation
-    # Only now, since connections may escape for as long as a repair waits.
-    leftovers = _leftovers(hold)
-    return Sight(
+    sight = Sight(
         result=applied.result,
         differences=applied.differences,
         counters=_packets(applied.state.counters),
         lost=_packets(applied.lost_counters),
-        leftovers=leftovers,
-        complaints=_around(hold, leftovers),
-        around=True,
         install_ms=applied.install_ms,
         verify_ms=applied.verify_ms,
         exposed_s=hold.place.age() if late else None,
     )
+    # Only now, since connections may escape for as long as a repair waits.
+    try:
+        leftovers = _leftovers(hold)
+        complaints = _around(hold, leftovers)
+    except NftError as error:
+        if not error.transient:
+            raise
+        # Others changed their tables while we looked; ours is verified all the same. The next round,
+        # which sees a generation that was not seen here, looks again in full.
+        hold.verified = hold.seen = None
+        return sight
+    return msgspec.structs.replace(sight, leftovers=leftovers, complaints=complaints, around=True)
 
 
 def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:

@@ -1,7 +1,6 @@
 """Addresses, the IPv6 switches and one sysctl of real namespaces."""
 
 import errno
-import functools
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from agent.node.addresses import (
     InterfaceAddress,
     SysctlError,
     addresses,
-    ipv6_enabled,
     set_close_wait,
 )
 from agent.node.netns import open_netns
@@ -78,7 +76,6 @@ def test_g05_no_address_at_all(name: str, fd: int) -> None:
     inside(name, lambda: Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1"))
     configure(name, "address flush dev lo")
     assert addresses(fd) == ()
-    assert not ipv6_enabled(fd)
 
 
 def test_two_interfaces_and_a_point_to_point_address(name: str, fd: int) -> None:
@@ -99,7 +96,6 @@ def test_user_namespaced_pod() -> None:
     with user_netns() as name:
         fd = open_netns(path_of(name))
         assert set(addresses(fd)) == LO
-        assert ipv6_enabled(fd)
         os.close(fd)
 
 
@@ -122,50 +118,6 @@ assert not started, started
         [sys.executable, "-c", script], pass_fds=[fd], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("switches", "enabled"),
-    [
-        ({}, True),
-        ({"all": 1}, False),
-        ({"eth0": 1}, False),
-        ({"all": 1, "eth0": 0}, True),
-        ({"default": 1}, True),
-        ({"lo": 1}, True),
-    ],
-)
-def test_e02_ipv6_switches(name: str, fd: int, switches: dict[str, int], enabled: bool) -> None:
-    """The switch says what an address on eth0 meets."""
-    configure(name, "link add eth0 type dummy" if has_dummy(name) else "link add eth0 type bridge")
-    flip(name, switches)
-    assert ipv6_enabled(fd) is enabled
-    try:
-        configure(name, "address add fd99::2/64 dev eth0")
-        accepted = True
-    except RuntimeError:
-        accepted = False
-    assert accepted is enabled
-
-
-def flip(name: str, switches: dict[str, int]) -> None:
-    for which, value in switches.items():
-        path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
-        inside(name, functools.partial(path.write_text, str(value)))
-
-
-def has_dummy(name: str) -> bool:
-    try:
-        configure(name, "link add probe type dummy", "link delete probe")
-    except RuntimeError:
-        return False
-    return True
-
-
-def test_e02_before_the_interface_comes(name: str, fd: int) -> None:
-    assert ipv6_enabled(fd)
-    flip(name, {"all": 1})
-    assert not ipv6_enabled(fd)
 
 
 def test_close_wait_is_set_in_this_namespace_only(name: str, fd: int) -> None:

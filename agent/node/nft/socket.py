@@ -90,6 +90,17 @@ class Nft:
         changes, self._channel.changes = self._channel.changes, []
         return changes
 
+    @property
+    def pending(self) -> bool:
+        """`events` has some that another call came across: the socket itself need not be readable."""
+        return bool(self._channel.changes)
+
+    def heard(self, generation: int) -> list[Change]:
+        """Commits up to this generation that other calls have come across since `events`."""
+        changes = self._channel.changes
+        self._channel.changes = [change for change in changes if change.generation > generation]
+        return [change for change in changes if change.generation <= generation]
+
     def commit(self, batch: Batch) -> None:
         """Apply a batch as a whole, or not at all.
 
