@@ -28,13 +28,11 @@ def test_a_loop_that_hangs_ends_the_process_with_a_traceback() -> None:
 
 def test_a_process_that_was_stopped_goes_on(tmp_path: Path) -> None:
     with agent(tmp_path, "--hang-timeout", "2") as one:
-        before = one.pid
-        os.kill(before, signal.SIGSTOP)
+        os.kill(one.pid, signal.SIGSTOP)
         time.sleep(4)
-        os.kill(before, signal.SIGCONT)
+        os.kill(one.pid, signal.SIGCONT)
         time.sleep(3)
-        assert "ready" in one.ask("GET", "/ready")
-        assert one.pid == before
+        assert one.ask("GET", "/ready") == "ok\n"
 
 
 def test_a_stopped_agent_does_not_keep_people_waiting(

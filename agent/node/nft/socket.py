@@ -92,8 +92,8 @@ class Nft:
 
     @property
     def pending(self) -> bool:
-        """`events` has some that another call came across: the socket itself need not be readable."""
-        return bool(self._channel.changes)
+        """`events` has foreign ones that another call came across: the socket itself need not be readable."""
+        return any(not change.own for change in self._channel.changes)
 
     def heard(self, generation: int) -> list[Change]:
         """Commits up to this generation that other calls have come across since `events`."""
