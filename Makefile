@@ -5,7 +5,7 @@ FILE ?= tests/cases/redirection.md
 .PHONY: help setup demo test test-kernel lint cases bench-install bench-drift clean
 
 help:
-	@echo 'make demo            the story in two minutes, on real kernel state (KEEP=1 keeps it running)'
+	@echo 'make demo            the story, two minutes to read, on real kernel state (KEEP=1 keeps it running)'
 	@echo 'make test            lint, types, layers, all tests'
 	@echo 'make test-kernel     datapath and agent on the kernel of Debian 12, emulated: 6 minutes (PARTS="drift daemon")'
 	@echo 'make lint            lint, types, layers only'
