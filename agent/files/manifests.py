@@ -4,12 +4,16 @@ YAML or JSON, several documents, `List` objects. A file is taken whole or not at
 that cannot be read makes `ManifestError`, which names the document and the field.
 """
 
+import re
 from typing import Any
 
 import msgspec
 
 from agent.core.objects import Namespace, Object, Pod, Service
 from agent.files.documents import documents
+
+# Wider than Kubernetes' own rule, and narrow enough for NAMESPACE/NAME and for a log line.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 KINDS: dict[str, type[Object]] = {"Pod": Pod, "Namespace": Namespace, "Service": Service}
 
@@ -61,6 +65,12 @@ def _convert(manifest: dict[str, Any], number: int) -> Object | None:
     metadata = manifest.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise ManifestError(f"cannot read document {number} ({manifest['kind']}): metadata.name is missing")
+    for field in ("name", "namespace"):
+        if isinstance(metadata.get(field), str) and not _NAME.fullmatch(metadata[field]):
+            raise ManifestError(
+                f"cannot read document {number} ({manifest['kind']}): metadata.{field} is no name: "
+                f"{metadata[field][:80]!r}"
+            )
     try:
         for table in ("annotations", "labels"):
             if isinstance(metadata.get(table), dict):

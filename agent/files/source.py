@@ -162,8 +162,14 @@ class FilesSource:
 
 
 def _stamp(path: Path) -> Stamp:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    """What is different when the content, or the right to read it, is. Raises FileNotFoundError."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return 0, 0, error.errno or 0
+    return status.st_ino, status.st_size, status.st_ctime_ns
 
 
 def _text(path: Path) -> str:

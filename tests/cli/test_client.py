@@ -22,16 +22,17 @@ from tests.cli.conftest import Cli
 
 @contextlib.contextmanager
 def answering(run_dir: Path, answer: bytes) -> Iterator[None]:
-    """A server on the agent's socket that answers one request with these bytes."""
+    """A server on the agent's socket that is alive, and answers one request with these bytes."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run_dir / "agent.sock"))
         listener.listen()
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
+            for said in (http("200 OK", "ok"), answer):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(said)
 
         thread = threading.Thread(target=serve)
         thread.start()

@@ -183,8 +183,9 @@ def test_a_close_wait_timeout_is_shown(cli: Cli) -> None:
 def test_names_cannot_send_control_characters_to_a_terminal(cli: Cli) -> None:
     result = cli("redirect", "--simulate", "-f", "-", stdin=objects(manifest("a\x1b[31mb")))
 
-    assert "\x1b" not in result.stdout
-    assert result.stdout.startswith("shop/a\\x1b[31mb\n")
+    assert result.exit_code == 2
+    assert "metadata.name is no name: 'a\\x1b[31mb'" in result.stderr
+    assert "\x1b" not in result.stderr
 
 
 def test_without_simulate_it_says_who_writes_rules(cli: Cli) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.demo.stage import HOME
+from tests.lab.agent import SLOWNESS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: run as root")
 
 ROOT = Path(__file__).parents[2]
 MARK = f"POINTSMAN_DEMO_TEST={os.getpid()}"
-PATIENCE = 60.0
+PATIENCE = 60.0 * SLOWNESS
 
 
 class Demo:

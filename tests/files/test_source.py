@@ -1,6 +1,8 @@
 """A directory of manifests as a source: whole picture first, then exact differences, nothing lost."""
 
 import asyncio
+import json
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -102,6 +104,36 @@ async def test_a_half_written_manifest_keeps_the_last_good_one(tmp_path: Path) -
         assert (await events.put()).metadata.name == "b"
         file.write_text(manifest("a", uid="u1", x="z"))
         assert (await events.put()).annotations == {"x": "z"}
+
+
+async def test_what_cannot_be_read_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "directory.yaml").mkdir()
+    (tmp_path / "bad.yaml").write_text("{")
+    async with stream(tmp_path) as events:
+        await events.start()
+        with pytest.raises(TimeoutError):
+            await events.next(0.5)
+    said = capsys.readouterr().out
+    assert [said.count(name) for name in ("loop.yaml", "directory.yaml", "bad.yaml")] == [1, 1, 1]
+
+
+async def test_a_file_is_read_again_when_its_time_was_set_back(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(manifest("a", uid="u1", x="1"))
+    os.utime(file, ns=(1, 1))
+    async with stream(tmp_path) as events:
+        await events.start()
+        file.write_text(manifest("a", uid="u1", x="2"))
+        os.utime(file, ns=(1, 1))
+        assert (await events.put()).annotations == {"x": "2"}
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "a\nb", "\x1b[31m", "ä", "x" * 254])
+def test_names_that_are_none(name: str) -> None:
+    for metadata in ({"name": name}, {"name": "a", "namespace": name}):
+        with pytest.raises(ManifestError, match="is no name"):
+            parse(json.dumps({"kind": "Pod", "metadata": metadata}))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The product on Debian 12's own kernel: `make test-kernel`, as root on a Debian 12 machine.
+"""The product on Debian 12's own kernel: `make test-kernel`, as root on an amd64 Debian 12.
 
 Debian's kernel package is unpacked (never installed) below `.venv/kernels` and booted by qemu, which
 translates every instruction, so no KVM is needed; the guest is 10 to 25 times slower than its host.

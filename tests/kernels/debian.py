@@ -38,15 +38,10 @@ def install_tools() -> None:
 
 
 def kernel(package: str, cache: Path) -> Kernel:
-    """The kernel of `package`, kept in `cache` once unpacked; LATEST means the one that it depends on.
+    """The kernel of `package`; for LATEST that which it depends on now. Once unpacked it stays in `cache`.
 
     Raises RuntimeError when it cannot be had.
     """
-    if package == LATEST:
-        found = re.search(r"Depends: (linux-image-\S+)", _run("apt-cache", "depends", package))
-        if found is None:
-            raise RuntimeError(f"cannot find the kernel of {package}: name one by --package")
-        package = found[1]
     root = cache / package
     if not root.exists():
         _unpack(package, root)
@@ -55,12 +50,20 @@ def kernel(package: str, cache: Path) -> Kernel:
     return Kernel(release, image, root / "lib" / "modules" / release)
 
 
+def _latest() -> str:
+    found = re.search(r"Depends: (linux-image-\S+)", _run("apt-cache", "depends", LATEST))
+    if found is None:
+        raise RuntimeError(f"cannot find the kernel of {LATEST}: name one by --package")
+    return found[1]
+
+
 def _unpack(package: str, root: Path) -> None:
-    """Download a kernel and unpack what a guest needs of it. A run that is cut short leaves no `root`."""
+    """Make `root` of what a guest needs of a package. A run that is cut short leaves none."""
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
         _run("apt-get", "update", "-qq")
-        _run("apt-get", "download", "-qq", package, directory=scratch)
+        name = _latest() if package == LATEST else package
+        _run("apt-get", "download", "-qq", name, directory=scratch)
         (archive,) = Path(scratch).glob("*.deb")
         content = Path(scratch) / "content.tar"
         with content.open("wb") as output:

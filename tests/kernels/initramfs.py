@@ -1,5 +1,6 @@
 """The first file system of a guest: busybox, the modules that reach the host's files, and `init`."""
 
+import lzma
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,8 +16,14 @@ def initramfs(busybox: Path, modules: Path, init: Path) -> bytes:
     order = load_order((modules / "modules.dep").read_text(), NEEDED)
     files = {"init": init.read_bytes(), "bin/busybox": busybox.read_bytes()}
     for place, path in enumerate(order):
-        files[f"modules/{place:02}-{Path(path).name}"] = (modules / path).read_bytes()
+        files[f"modules/{place:02}-{Path(path).name}"] = _module(modules / path)
     return cpio(("bin", "modules", "dev", "host", "upper", "new"), files)
+
+
+def _module(path: Path) -> bytes:
+    """Newer kernels than 6.1 come with compressed modules, which busybox does not load."""
+    data = path.read_bytes()
+    return lzma.decompress(data) if path.suffix == ".xz" else data
 
 
 def load_order(dependencies: str, wanted: Iterable[str]) -> list[str]:

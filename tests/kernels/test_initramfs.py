@@ -1,5 +1,6 @@
 """What a guest starts from: the order of its modules, and the archive as the kernel reads it."""
 
+import lzma
 from pathlib import Path
 
 from tests.kernels.initramfs import initramfs, load_order
@@ -12,7 +13,7 @@ kernel/virtio/virtio-ring.ko: kernel/virtio/virtio.ko
 kernel/virtio/virtio.ko:
 kernel/virtio/virtio_pci.ko: kernel/virtio/virtio-ring.ko kernel/virtio/virtio.ko
 kernel/fs/netfs/netfs.ko:
-kernel/fs/overlayfs/overlay.ko:
+kernel/fs/overlayfs/overlay.ko.xz:
 kernel/fs/xfs/xfs.ko:
 """
 
@@ -35,7 +36,7 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
 
 def test_a_module_comes_once_and_after_all_that_it_needs() -> None:
     wanted = ("9pnet_virtio", "9p", "virtio_ring", "overlay", "built_in")
-    order = [Path(path).stem for path in load_order(DEPENDENCIES, wanted)]
+    order = [Path(path).name.split(".")[0] for path in load_order(DEPENDENCIES, wanted)]
     assert sorted(order) == ["9p", "9pnet", "9pnet_virtio", "netfs", "overlay", "virtio", "virtio-ring"]
     for later, earlier in (
         ("virtio-ring", "virtio"),
@@ -51,7 +52,8 @@ def test_the_archive_holds_busybox_init_and_the_modules_in_their_order(tmp_path:
     for line in DEPENDENCIES.splitlines():
         module = tmp_path / line.split(":")[0]
         module.parent.mkdir(parents=True, exist_ok=True)
-        module.write_text(f"this is {module.name}")
+        content = f"this is {module.name}".encode()
+        module.write_bytes(lzma.compress(content) if module.suffix == ".xz" else content)
     (tmp_path / "modules.dep").write_text(DEPENDENCIES)
     busybox = tmp_path / "busybox"
     busybox.write_text("any program")
@@ -62,4 +64,4 @@ def test_the_archive_holds_busybox_init_and_the_modules_in_their_order(tmp_path:
     modules = sorted(name for name in found if name.startswith("modules/"))
     assert len(modules) == 8
     assert found[modules[0]] == b"this is virtio.ko"
-    assert found[modules[-1]] == b"this is overlay.ko"
+    assert found[modules[-1]] == b"this is overlay.ko.xz"
