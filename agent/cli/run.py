@@ -1,6 +1,7 @@
 """`pointsman run`: the daemon."""
 
 import asyncio
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,9 @@ def command(**values: Any) -> None:
         discover=values.pop("discovery"),
         **values,
     )
+    # A pod takes four descriptors, and the usual soft limit of 1024 would do for 250 of them.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     problems: list[str] = []
     try:
         asyncio.run(Daemon(settings).run())

@@ -1,5 +1,7 @@
 """From what a visit saw, or how it failed, to what is said about the pod."""
 
+import errno
+
 import structlog
 
 from agent.core.lifecycle import Finding
@@ -35,7 +37,7 @@ def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> 
     the pod is retried like any other: a fault of ours in one is no reason to leave the others alone."""
     for kind, phase, reason in FAILURES:
         if isinstance(error, kind):
-            return Finding(phase=phase, reason=reason, message=str(error), complaints=complaints)
+            return Finding(phase=phase, reason=reason, message=_words(error), complaints=complaints)
     log.error("unexpected failure of a visit", pod=str(pod), exc_info=error)
     return Finding(
         phase=Phase.FAILED,
@@ -43,6 +45,15 @@ def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> 
         message=f"{type(error).__name__}: {error}",
         complaints=complaints,
     )
+
+
+def _words(error: Exception) -> str:
+    """The message of an error. Ours say all; one that the system raised by itself needs a beginning."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    what = f"cannot use {error.filename}" if error.filename else "cannot look at the pod"
+    short = error.errno in (errno.EMFILE, errno.ENFILE)
+    return f"{what}: {error.strerror}" + ("; raise the agent's limit of open files" if short else "")
 
 
 def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, ...]) -> Finding:

@@ -159,6 +159,16 @@ def test_a_log_that_nobody_reads_any_more(tmp_path: Path, pod: str, form: str) -
         assert one.stop() == 0
 
 
+def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), hard))
+    try:
+        with agent(tmp_path) as one:
+            assert resource.prlimit(one.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_descriptors_run_out_and_come_back(tmp_path: Path) -> None:
     """Those who found none are retried; those who have theirs are kept."""
     with contextlib.ExitStack() as stack:
@@ -172,6 +182,9 @@ def test_descriptors_run_out_and_come_back(tmp_path: Path) -> None:
             one.put(pod_manifest(f"pod-{number}", name))
         time.sleep(3)
         assert one.running
+        said = [line for line in one.log.read_text().splitlines() if "CommitRefused" in line]
+        assert said
+        assert all("raise the agent's limit of open files" in line for line in said), said
         resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
         for number in range(11):
             one.wait_reason(f"default/pod-{number}", "Redirected", seconds=20)
