@@ -49,8 +49,10 @@ def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> 
 
 def _words(error: Exception) -> str:
     """The message of an error. Ours say all; one that the system raised by itself needs a beginning."""
-    if not isinstance(error, OSError) or error.errno is None:
+    if not isinstance(error, OSError) or not error.strerror:
         return str(error)
+    if error.strerror.startswith("cannot "):
+        return error.strerror
     what = f"cannot use {error.filename}" if error.filename else "cannot look at the pod"
     short = error.errno in (errno.EMFILE, errno.ENFILE)
     return f"{what}: {error.strerror}" + ("; raise the agent's limit of open files" if short else "")
