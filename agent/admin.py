@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -104,8 +105,19 @@ class _Handler(WSGIRequestHandler):
         log.debug(format % args)
 
 
-class _TcpServer(socketserver.ThreadingMixIn, WSGIServer):
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the signature
+        """A peer that says nothing, or goes away in the middle, is no news."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            log.debug("a request came to nothing", error=str(error))
+        else:
+            log.error("unexpected failure of a request", exc_info=error)
+
+
+class _TcpServer(_Server):
     allow_reuse_address = True
 
     def server_bind(self) -> None:
@@ -119,9 +131,8 @@ class _Tcp6Server(_TcpServer):
     address_family = socket.AF_INET6
 
 
-class _UnixServer(socketserver.ThreadingMixIn, WSGIServer):
+class _UnixServer(_Server):
     address_family = socket.AF_UNIX
-    daemon_threads = True
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)
@@ -180,6 +191,8 @@ class Admin:
             temporary.chmod(0o600)
             temporary.rename(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             words = f"{error.strerror or error}; choose another --run-dir"
             raise OSError(f"cannot listen on {path}: {words}") from error
         self._inode = _inode(path)
