@@ -18,7 +18,7 @@ from agent.cli.question import Answer, Question, answer, unredirected
 from agent.cli.types import IP, Endpoint, Id, IpAddress, PodName, Port
 from agent.core.names import PodKey
 from agent.core.plan import MESSAGES
-from agent.core.reasons import Complaint, Reason
+from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.spec import RedirectSpec
 from agent.node.trial import Trial
 from agent.state import PodState
@@ -195,7 +195,7 @@ def _answer(
 def _print(one: Explanation, spec: RedirectSpec | None) -> None:
     click.echo(printable(f"{one.namespace}/{one.name}"))
     if one.answer is not None:
-        _print_answer(one.answer)
+        _print_answer(one.answer, in_force=one.kernel is None or one.kernel.phase == Phase.APPLIED)
     if one.kernel is not None:
         print_kernel_state(one.kernel, spec)
     if one.trial is not None:
@@ -208,10 +208,12 @@ def _print(one: Explanation, spec: RedirectSpec | None) -> None:
         print_complaints(one.complaints)
 
 
-def _print_answer(found: Answer) -> None:
+def _print_answer(found: Answer, *, in_force: bool) -> None:
     click.echo(f"  {found.connection}")
     to = f" to the proxy's {found.to} port {found.port}" if found.port else ""
-    click.echo(f"  {found.verdict}{to}")
+    click.echo(
+        f"  {found.verdict}{to}" + ("" if in_force or not found.rule else ", once its rules are in force")
+    )
     click.echo(wrapped(f"because {found.why}", "  "))
     if found.rule:
         click.echo(f"  rule {found.rule}")

@@ -62,23 +62,31 @@ def _convert(manifest: dict[str, Any], number: int) -> Object | None:
     kind = KINDS.get(manifest["kind"])
     if kind is None:
         return None
+    where = f"document {number} ({manifest['kind']})"
     metadata = manifest.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        raise ManifestError(f"cannot read document {number} ({manifest['kind']}): metadata.name is missing")
+    if not isinstance(metadata, dict) or metadata.get("name") in (None, ""):
+        raise ManifestError(f"cannot read {where}: metadata.name is missing")
+    metadata = _present(metadata)
     for field in ("name", "namespace"):
-        if isinstance(metadata.get(field), str) and not _NAME.fullmatch(metadata[field]):
-            raise ManifestError(
-                f"cannot read document {number} ({manifest['kind']}): metadata.{field} is no name: "
-                f"{metadata[field][:80]!r}"
-            )
+        value = metadata.get(field, "default")
+        if not isinstance(value, str):
+            shown = f"{value!r:.80}; quote it"  # to YAML, `on` and `8080` are no text
+            raise ManifestError(f"cannot read {where}: metadata.{field} is no name: {shown}")
+        if not _NAME.fullmatch(value):
+            raise ManifestError(f"cannot read {where}: metadata.{field} is no name: {value[:80]!r}")
     try:
         for table in ("annotations", "labels"):
             if isinstance(metadata.get(table), dict):
                 metadata[table] = {str(key): scalar(value) for key, value in metadata[table].items()}
-        return msgspec.convert(manifest, type=kind)
+        return msgspec.convert(_present(manifest) | {"metadata": metadata}, type=kind)
     except (ValueError, RecursionError) as error:
         name = f"{manifest['kind']} {metadata['name']}"
         raise ManifestError(f"cannot read document {number} ({name}): {error}") from error
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null, which says as much as what is not there."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def scalar(value: Any) -> Any:

@@ -20,7 +20,7 @@ def survey(
     connection, set in the netns as well; None leaves the kernel's value."""
     interfaces = addresses(netns_fd)
     return (
-        *_listeners(listening(netns_fd), spec, _has_global_v6(interfaces)),
+        *_listeners(listening(netns_fd), spec, interfaces),
         *_unproxied_v6(interfaces, spec),
         *_secondary(interfaces, pod_ips),
         *_close_wait(netns_fd, close_wait),
@@ -37,13 +37,17 @@ def _close_wait(netns_fd: int, seconds: int | None) -> list[Complaint]:
     return []
 
 
-def _listeners(seen: Listeners, spec: RedirectSpec, has_v6: bool) -> list[Complaint]:
+def _listeners(
+    seen: Listeners, spec: RedirectSpec, interfaces: tuple[InterfaceAddress, ...]
+) -> list[Complaint]:
+    has_v6 = _has_global_v6(interfaces)
+    has_v4 = any(":" not in entry.address and not _local(entry) for entry in interfaces)
     complaints = []
     for name, port in (("inbound", spec.inbound_port), ("outbound", spec.outbound_port)):
         missing = [
             family
             for family, ports, wanted in (
-                ("IPv4", seen.v4, True),
+                ("IPv4", seen.v4, has_v4 or not (spec.ipv6 and has_v6)),
                 ("IPv6", seen.v6, spec.ipv6 and has_v6),
             )
             if wanted and port not in ports

@@ -146,11 +146,13 @@ def test_explain_without_a_writer_says_what_differs(cli: Cli, tmp_path: Path, ne
         observer.put(pod_manifest("web", netns, namespace="shop"))
         observer.wait_reason("shop/web", "ObservedOnly")
 
+        said = cli("explain", "shop/web", "--out", "10.0.0.1:80", "--run-dir", observer.run_dir).stdout
         result = cli("explain", "shop/web", "--run-dir", observer.run_dir, "-o", "json")
         report = answer(cli("check", "--run-dir", observer.run_dir, "-o", "json"))
         nothing = cli("uninstall", "--remove-rules", "--yes", "--run-dir", observer.run_dir)
 
     assert result.exit_code == 1
+    assert "redirected to the proxy's outbound port 4140, once its rules are in force" in said
     assert answer(result)["kernel"]["equal"] is False
     assert checks(report)["the agent writes pods' rules"]["result"] == "warning"
     assert nothing.exit_code == 0

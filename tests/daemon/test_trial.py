@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.lab.agent import agent, pod_manifest
-from tests.lab.netns import netns
+from tests.lab.netns import configure, netns
 from tests.lab.pod import pod_and_world
 
 
@@ -14,6 +14,22 @@ def test_c22_a_trial_is_counted_whether_or_not_a_proxy_listens(tmp_path: Path) -
         before = one.pod("default/web")["counters"]["out_redirect"]
         assert one.ask("POST", "/trial?pod=default/web")["result"] == "redirected"
         assert one.pod("default/web")["counters"]["out_redirect"] == before + 1
+
+
+def test_e05_a_pod_with_ipv6_alone_is_tried_by_ipv6(tmp_path: Path) -> None:
+    with netns() as name, agent(tmp_path, "--ipv6", "true") as one:
+        configure(
+            name,
+            "link add eth0 type veth peer name far",
+            "link set far up",
+            "link set eth0 up",
+            "addr add fd99::2/64 dev eth0 nodad",
+            "route add ::/0 dev eth0",
+        )
+        one.put(pod_manifest("web", name))
+        one.wait_reason("default/web", "Redirected")
+        tried = one.ask("POST", "/trial?pod=default/web")
+        assert (tried["result"], "[2001:db8::2]" in tried["why"]) == ("redirected", True)
 
 
 def test_c22_no_route_is_unverifiable_and_no_failure(tmp_path: Path) -> None:

@@ -129,6 +129,17 @@ async def test_a_file_is_read_again_when_its_time_was_set_back(tmp_path: Path) -
         assert (await events.put()).annotations == {"x": "2"}
 
 
+def test_words_that_are_no_text_to_yaml_are_named() -> None:
+    for text in ("{name: on}", "{name: 8080}", "{name: a, namespace: off}"):
+        with pytest.raises(ManifestError, match=r"is no name: (True|8080|False); quote it"):
+            parse(f"kind: Pod\nmetadata: {text}\n")
+
+
+def test_null_says_as_much_as_nothing() -> None:
+    text = "kind: Pod\nmetadata: {name: a, namespace: null, annotations: null}\nspec: null\nstatus:\n"
+    assert parse(text) == parse("kind: Pod\nmetadata: {name: a}\n")
+
+
 @pytest.mark.parametrize("name", ["a/b", "a b", "a\nb", "\x1b[31m", "ä", "x" * 254])
 def test_names_that_are_none(name: str) -> None:
     for metadata in ({"name": name}, {"name": "a", "namespace": name}):

@@ -1,10 +1,12 @@
 """Pods with a linkerd-init: while it runs, after it, and after it was killed half way."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 
 from agent.core.names import SKIP_OUTBOUND_PORTS
+from agent.core.spec import RedirectSpec
 from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.cases.stories.node import content, nft, table
@@ -24,11 +26,12 @@ ENDED_BADLY: JSON = {"terminated": {"exitCode": 1}}
 def linkerd_init(case: Case) -> Findings:
     """P02: waited for while it runs; left alone, or joined, by what it came to; taken over on request."""
     findings = Findings()
+    spec = spec_of(case)
     with netns() as left, netns() as short, netns() as failed, running(case) as one:
         _left_alone(case, one, left, findings)
         joined = (("short", short, INBOUND_ONLY, ENDED_WELL), ("failed", failed, None, ENDED_BADLY))
         for name, pod, commands, state in joined:
-            _initialise(pod, commands)
+            _initialise(pod, spec, commands)
             settle(one, with_init(manifest(case, pod, name), state), "Redirected")
             who = f"with a linkerd-init that {'is incomplete' if commands else 'failed'}"
             named = key(manifest(case, pod, name))
@@ -38,7 +41,7 @@ def linkerd_init(case: Case) -> Findings:
     with netns() as taken, netns() as waiting, running(case, "--takeover") as one:
         _taken_over(case, one, taken, findings)
         settle(one, with_init(manifest(case, waiting, "waiting"), RUNS), "InitRunning")
-        _initialise(waiting)
+        _initialise(waiting, spec)
         refusal = one.ask("POST", f"/cleanup?pod={key(manifest(case, waiting, 'waiting'))}")
         kept = "PROXY_INIT_OUTPUT" in nft(waiting, "list", "ruleset")
         expect(findings, kept, f"leftovers went before ours were verified: {refusal}")
@@ -49,7 +52,7 @@ def _left_alone(case: Case, one: Agent, pod: str, findings: Findings) -> None:
     """linkerd-init runs, then ends with all its rules in place."""
     settle(one, with_init(manifest(case, pod), RUNS), "InitRunning")
     expect(findings, not table(pod), "a table was made while linkerd-init runs")
-    _initialise(pod)
+    _initialise(pod, spec_of(case))
     before = nft(pod, "-s", "list", "ruleset")
     status = settle(one, with_init(manifest(case, pod), ENDED_WELL), "RedirectedByIptables")
     expect(findings, status["mode"] == "iptables", f"mode is {status['mode']}, expected iptables")
@@ -60,7 +63,7 @@ def _left_alone(case: Case, one: Agent, pod: str, findings: Findings) -> None:
 
 def _taken_over(case: Case, one: Agent, pod: str, findings: Findings) -> None:
     """linkerd-init ended with all its rules in place, and the agent is to take over."""
-    _initialise(pod)
+    _initialise(pod, spec_of(case))
     status = settle(one, with_init(manifest(case, pod), ENDED_WELL), "Redirected")
     name = key(manifest(case, pod))
     expect(findings, status["verifyMs"] is not None, "ours were not read back before the takeover")
@@ -70,9 +73,12 @@ def _taken_over(case: Case, one: Agent, pod: str, findings: Findings) -> None:
     expect(findings, one.reason(name) == "Redirected", f"after the takeover it is {one.reason(name)}")
 
 
-def _initialise(pod: str, commands: int | None = None) -> None:
-    """Run linkerd-init's commands in a pod: all, or so many of them."""
-    for command in COMMANDS()[:commands]:
+def _initialise(pod: str, spec: RedirectSpec, commands: int | None = None) -> None:
+    """Run the commands of a linkerd-init with the pod's ports and user: all, or so many of them."""
+    families = ("iptables-nft", "ip6tables-nft") if spec.ipv6 else ("iptables-nft",)
+    ports = {"inbound_port": spec.inbound_port, "outbound_port": spec.outbound_port}
+    made = [COMMANDS(binary, **ports, proxy_uid=spec.proxy_uid) for binary in families]
+    for command in list(itertools.chain.from_iterable(made))[:commands]:
         run("ip", "netns", "exec", pod, *command)
 
 
