@@ -7,7 +7,7 @@ FILE ?= tests/cases/redirection.md
 help:
 	@echo 'make demo            the story, two minutes to read, on real kernel state (KEEP=1 keeps it running)'
 	@echo 'make test            lint, types, layers, all tests'
-	@echo 'make test-kernel     datapath and agent on the kernel of Debian 12, emulated: 6 minutes (PARTS="drift daemon")'
+	@echo 'make test-kernel     datapath and agent on the kernel of Debian 12, emulated: 5 to 8 minutes (PARTS="drift daemon")'
 	@echo 'make lint            lint, types, layers only'
 	@echo 'make cases FILE=f    run a file of cases'
 	@echo 'make bench-install   install, update, compare for 1, 50 and 250 pods (PODS="1 50 250")'

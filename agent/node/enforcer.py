@@ -146,6 +146,9 @@ class Enforcer:
                 continue
             if counters is not None:
                 self.tally.seen(uid, counters)
+            if keeper.hold is not None and keeper.hold.nft.pending:
+                # Read along with the answer, so that the socket is not readable any more.
+                keeper.wake()
         return self.tally.total()
 
     def settled(self) -> bool:

@@ -120,12 +120,19 @@ class Keeper:
         async with self._busy:
             if self.hold is None or self.spec is None or self.status.reason is not Reason.REDIRECTED:
                 return Trial("unverifiable", f"the pod is not redirected by us: {self.status.reason}")
-            return await self._kernel.trial(self.hold, self.spec)
+            tried = await self._kernel.trial(self.hold, self.spec)
+            # News of others' changes may have been read along with the answers.
+            self.wake()
+            return tried
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         """What linkerd-init left in the pod's netns, () while that is not held."""
         async with self._busy:
-            return await self._kernel.leftovers(self.hold) if self.hold is not None else ()
+            if self.hold is None:
+                return ()
+            found = await self._kernel.leftovers(self.hold)
+            self.wake()
+            return found
 
     async def addresses(self) -> tuple[str, ...]:
         """All addresses of the pod's netns, () while that is not held."""
