@@ -32,7 +32,7 @@ test-kernel: setup
 	@$(PYTHON) -m tests.kernels $(PARTS)
 
 cases: setup
-	@$(PYTHON) -m tests.cases $(FILE)
+	@$(PYTHON) -m tests.cases "$(FILE)"
 
 bench-install: setup
 	@$(PYTHON) -m tests.bench.install $(PODS)

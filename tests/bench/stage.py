@@ -69,14 +69,15 @@ def positive(text: str) -> int:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Leave in order, with everything removed, on Ctrl-C, on SIGTERM, and when something cannot be done.
+    """Leave in order, with everything removed, on Ctrl-C, SIGTERM, SIGHUP, or when something cannot be done.
 
     Exits with 2 without root, with 1 for a RuntimeError.
     """
     if os.geteuid() != 0:
         print("cannot make network namespaces: run as root", file=sys.stderr)
         sys.exit(2)
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
     try:
         yield
     except RuntimeError as error:
@@ -87,14 +88,14 @@ def interruptible() -> Iterator[None]:
         sys.exit(130)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(143)
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Clean up without being interrupted: signals wait until it is done."""
-    signals = {signal.SIGINT, signal.SIGTERM}
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

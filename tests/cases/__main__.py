@@ -28,7 +28,8 @@ def main() -> int:
         loaded = load(arguments.file)
     except (OSError, UnicodeError) as error:
         loaded = Loaded((), (Problem(arguments.file.name, f"cannot read {arguments.file}: {error}"),))
-    signal.signal(signal.SIGTERM, _terminated)  # a plain end would leave network namespaces behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a plain end would leave network namespaces behind
+        signal.signal(number, _terminated)
     totals: Counter[str] = Counter()
     for outcome in outcomes(loaded, set(arguments.only), pure=arguments.pure):
         print(*outcome.lines(), sep="\n", flush=True)
@@ -72,8 +73,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(143)
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The runner itself: what is malformed is named, and what is wrong fails."""
 
 import contextlib
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -253,3 +255,20 @@ def test_unreadable_file_fails_with_totals(tmp_path: Path) -> None:
         lines, status = _command(str(tmp_path / name), "--pure")
         assert (status, lines[-1]) == (1, "0 passed, 1 failed, 0 skipped")
         assert "cannot read" in lines[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whatever_ends_it_nothing_is_left_behind(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tests.cases", str(Path(__file__).with_name("redirection.md"))]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith("ok P05"):  # P06 is next: an agent process and two namespaces
+            break
+    time.sleep(0.7)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert not list(Path("/run/netns").glob(f"pm-{process.pid}-*"))

@@ -27,7 +27,8 @@ def main() -> int:
     if os.geteuid() != 0:
         print("cannot install packages, nor read all files for the guest: run as root", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _terminated)  # a plain end would leave qemu behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a plain end would leave qemu behind
+        signal.signal(number, _terminated)
     try:
         install_tools()
         chosen = kernel(arguments.package, CACHE)
@@ -75,8 +76,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(143)
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":
