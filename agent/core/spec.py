@@ -29,7 +29,7 @@ class RedirectSpec(msgspec.Struct, frozen=True, kw_only=True):
     mode: other inbound ports stay direct; None redirects every port. `local_only`: packets that are
     routed through the pod stay direct. `pin`: what is skipped stays direct even where nat rules of
     others, such as leftovers of linkerd-init, would redirect it. `hold_outbound`: outbound stays direct
-    for now, since init containers run and the proxy does not listen yet.
+    while init containers run and the proxy does not listen yet.
     """
 
     inbound_port: int

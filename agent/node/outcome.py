@@ -48,14 +48,21 @@ def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> 
 
 
 def _words(error: Exception) -> str:
-    """The message of an error. Ours say all; one that the system raised by itself needs a beginning."""
-    if not isinstance(error, OSError) or not error.strerror:
+    """The message of an error. Ours say all; one that the system raised by itself needs a beginning, and
+    a shortage of descriptors has the same remedy wherever it is met."""
+    if not isinstance(error, OSError):
+        return str(error)
+    short = error.errno in (errno.EMFILE, errno.ENFILE)
+    return _sentence(error) + ("; raise the agent's limit of open files" if short else "")
+
+
+def _sentence(error: OSError) -> str:
+    if not error.strerror:
         return str(error)
     if error.strerror.startswith("cannot "):
         return error.strerror
     what = f"cannot use {error.filename}" if error.filename else "cannot look at the pod"
-    short = error.errno in (errno.EMFILE, errno.ENFILE)
-    return f"{what}: {error.strerror}" + ("; raise the agent's limit of open files" if short else "")
+    return f"{what}: {error.strerror}"
 
 
 def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, ...]) -> Finding:

@@ -184,6 +184,7 @@ def test_descriptors_run_out_and_come_back(tmp_path: Path) -> None:
         assert one.running
         said = [line for line in one.log.read_text().splitlines() if "CommitRefused" in line]
         assert said
+        assert all("raise the agent's limit of open files" in line for line in said), said
         assert all('"message": "cannot ' in line and "[Errno" not in line for line in said), said
         resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
         for number in range(11):

@@ -21,6 +21,7 @@ from agent.node.outcome import failed
             Reason.COMMIT_REFUSED,
             "cannot list addresses",
         ),
+        (NftError(errno.EMFILE, "read"), Reason.COMMIT_REFUSED, "limit of open files"),
         (OSError(errno.EMFILE, "Too many open files"), Reason.COMMIT_REFUSED, "limit of open files"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), Reason.PERMISSION_DENIED, "cannot use /x"),
         (NetnsMissing("cannot open it"), Reason.NETNS_MISSING, "cannot open it"),
