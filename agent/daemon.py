@@ -4,8 +4,8 @@
 writer's lock is tried at once and then ten times a second; until it is held, pods are compared and
 nothing is written.
 **Ready**: the kernel is probed, the source has listed everything, every pod has been looked at once.
-**Stop** (SIGTERM, SIGINT): not ready, no more events, every keeper ends and gives back its sockets
-(rules stay), then the lock goes, then the doors close.
+**Stop** (SIGTERM, SIGINT): not ready, the shim's calls under way are answered, no more events, every keeper
+ends and gives back its sockets (rules stay), then the lock goes, then the doors close.
 
 The pump is the heart: one queue of events, one consumer, and wake-ups that carry no data.
 """
@@ -22,11 +22,14 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from agent import __version__
 from agent.admin import Admin, Door, Refused
+from agent.calls import Calls
+from agent.cni.ledger import Ledger
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
 from agent.core.objects import Event
 from agent.files.source import FilesSource
+from agent.gate import Gate
 from agent.journal import Journal
 from agent.node.duty import Policy
 from agent.node.enforcer import Enforcer
@@ -68,6 +71,8 @@ class Daemon:
         self.enforcer = Enforcer(self.cluster, policy(settings), self.registry, Journal().changed)
         self.registry.register(StateCollector(self._snapshot))
         self.lock = WriterLock(settings.lock_path)
+        self.gate = Gate(self.enforcer, Ledger(settings.attachments_dir), settings.unknown_wait)
+        self.calls = Calls(self.gate, self.enforcer, self.lock, settings.run_dir, self.registry)
         self._source = source or FilesSource(settings.source)
         self._watchdog = Watchdog(settings.hang_timeout)
         self._stop = asyncio.Event()
@@ -91,33 +96,35 @@ class Daemon:
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as rooms:
-            tasks = [
-                rooms.create_task(self.enforcer.run()),
-                rooms.create_task(self._pump()),
-                rooms.create_task(self._become_writer()),
-                rooms.create_task(self._beat()),
-            ]
+            enforcing = rooms.create_task(self.enforcer.run())
+            calls = rooms.create_task(self.calls.run())
+            others = [rooms.create_task(work()) for work in (self._pump, self._become_writer, self._beat)]
             await self._stop.wait()
             log.info("stopping")
-            for task in tasks[1:]:
+            calls.cancel()
+            await self.calls.close()
+            for task in others:
                 task.cancel()
             # Last, and awaited by the group: it gives back the sockets that own the tables.
-            tasks[0].cancel()
+            enforcing.cancel()
 
     async def _pump(self) -> None:
+        self.gate.restore()
         async for event in self._source.events():
             self.enforcer.wake(self.cluster.apply(event))
+            self.gate.news()
 
     async def _become_writer(self) -> None:
         if self.settings.observe:
             return
         waiting = False
-        while not self.lock.take():
+        while not self.lock.take(self.calls.instance):
             if not waiting:
                 log.info("another agent writes; comparing only, until it ends", holder=self.lock.holder())
             waiting = True
             await asyncio.sleep(LOCK_RETRY)
         log.info("writing to pods' kernel state from now on")
+        self.gate.restore()
         self.enforcer.set_writer(True)
 
     async def _beat(self) -> None:

@@ -25,12 +25,17 @@ class Settings(msgspec.Struct, frozen=True):
     compare_period: float = 300.0
     listener_period: float = 10.0
     hang_timeout: float = 10.0
+    unknown_wait: float = 2.0
     repair_burst: float = 100.0
     repair_rate: float = 5.0
 
     @property
     def lock_path(self) -> Path:
         return self.run_dir / "writer.lock"
+
+    @property
+    def attachments_dir(self) -> Path:
+        return self.run_dir / "attachments"
 
     @property
     def socket_path(self) -> Path:

@@ -2,9 +2,10 @@
 
 It lists the nat table, builds and enters the inbound chain, builds and enters the outbound chain, and
 lists again: twelve processes per address family. The first that fails ends it, without a rollback.
+Where it finds its chains, an old release says so and ends well; a newer one does what `rerun` says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Command = tuple[str, ...]
 
@@ -64,3 +65,14 @@ def COMMANDS(  # noqa: N802 - reads as the table that it is
         change("install-proxy-init-output", "-A", "OUTPUT", "-j", outbound),
         save,
     )
+
+
+def rerun(commands: tuple[Command, ...], done: int) -> Iterator[Command]:
+    """What a newer release runs after the first `done` of these commands: it flushes and fills the chains
+    that are there, and enters those that are not entered yet."""
+    for number, command in enumerate(commands):
+        existed = number < done
+        if "-N" in command:
+            yield tuple("-F" if existed and word == "-N" else word for word in command)
+        elif not (existed and any(word.startswith("proxy-init/install-") for word in command)):
+            yield command

@@ -94,7 +94,9 @@ def _print(one: Cleaned, yes: bool) -> None:
     if not yes or one.error:
         for entry in one.leftovers:
             chains = f": chains {', '.join(entry.chains)}" if entry.chains else ""
-            click.echo(f"  there is linkerd-init IPv{entry.family} ({entry.flavour}), {entry.state}{chains}")
+            flushed = f"; flushed by a later run: {', '.join(entry.flushed)}" if entry.flushed else ""
+            what = f"IPv{entry.family} ({entry.flavour}), {entry.state}"
+            click.echo(f"  there is linkerd-init {what}{chains}{flushed}")
     if not one.leftovers and not one.error:
         click.echo("  nothing of linkerd-init is there")
     if one.error:

@@ -1,6 +1,7 @@
 """`pointsman redirections`: every pod of the node and how its redirection stands."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -9,17 +10,20 @@ import msgspec
 from agent.cli import options
 from agent.cli.client import Agent
 from agent.cli.output import age, print_json, print_table
-from agent.core.reasons import Complaint, Phase
+from agent.core.lifecycle import Redirection
+from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.tally import Counters
 from agent.state import PodState
 
 HEAD = ("NAMESPACE", "NAME", "PHASE", "REASON", "MODE", "SINCE", "DRIFTS")
 WIDE = ("UID", "NETNS", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT")
+INIT = ("LINKERD-INIT",)
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
     """One pod. `since`: unix seconds; `exposed_s`: seconds that it ran without rules before they were
-    installed; `connections`: by counter of its table."""
+    installed; `connections`: by counter of its table; `linkerd_init`: how far linkerd-init came with rules
+    that are in the pod still, by family and flavour, () where there are none."""
 
     namespace: str
     name: str
@@ -38,6 +42,7 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     culprit: str
     complaints: tuple[Complaint, ...]
     connections: Counters
+    linkerd_init: tuple[str, ...]
 
 
 @click.command("redirections")
@@ -48,21 +53,27 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
 def command(ctx: click.Context, /, namespace: str | None, run_dir: Path, form: str) -> None:
     """List the pods of this node and their redirection.
 
-    IN and OUT, with -o wide, count the connections that went to the proxy. Ends with 1 when a pod is in
-    phase Failed.
+    IN and OUT, with -o wide, count the connections that went to the proxy. Where there are rules of
+    linkerd-init in a pod, a last column LINKERD-INIT says how far it came with them. Ends with 1 when a pod
+    is in phase Failed.
     """
     pods = [pod for pod in Agent(run_dir).state().pods if namespace in (None, pod.namespace)]
     rows = sorted(map(_row, pods), key=lambda row: (row.namespace, row.name, row.uid))
     if form == "json":
         print_json(rows)
     elif rows:
-        wide = form == "wide"
-        print_table(
-            HEAD + WIDE if wide else HEAD, (_cells(row) + (_more(row) if wide else ()) for row in rows)
-        )
+        _print(rows, wide=form == "wide")
     else:
         click.echo("No pods found.", err=True)
     ctx.exit(1 if any(row.phase == Phase.FAILED for row in rows) else 0)
+
+
+def _print(rows: list[Row], *, wide: bool) -> None:
+    told = any(row.linkerd_init for row in rows)
+    print_table(
+        HEAD + (WIDE if wide else ()) + (INIT if told else ()),
+        (_cells(row) + (_more(row) if wide else ()) + (_init(row) if told else ()) for row in rows),
+    )
 
 
 def _row(pod: PodState) -> Row:
@@ -85,7 +96,19 @@ def _row(pod: PodState) -> Row:
         culprit=status.culprit,
         complaints=status.complaints,
         connections=pod.counters,
+        linkerd_init=tuple(_linkerd_init(status)),
     )
+
+
+def _linkerd_init(status: Redirection) -> Iterator[str]:
+    """What decides comes first; a success that was none, last."""
+    if status.reason is Reason.IPTABLES:
+        yield "complete, in force"
+    left = [one for one in status.complaints if one.reason is Reason.LEFTOVER]
+    for one in left:
+        yield f"{one.subject.removeprefix('linkerd-init ')}: {one.message}"
+    if left and any(one.reason is Reason.INIT_MISMATCH for one in status.complaints):
+        yield "reported success"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -104,3 +127,7 @@ def _more(row: Row) -> tuple[str, ...]:
         str(row.connections.get("in_redirect", 0)),
         str(row.connections.get("out_redirect", 0)),
     )
+
+
+def _init(row: Row) -> tuple[str]:
+    return ("; ".join(row.linkerd_init) or "-",)

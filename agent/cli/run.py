@@ -73,6 +73,13 @@ from agent.settings import Settings
     help="Seconds between two looks at a pod's listeners and addresses.",
 )
 @click.option(
+    "--unknown-wait",
+    type=Seconds(least=0),
+    default="2",
+    show_default=True,
+    help="Seconds that CNI ADD waits for a pod that the source does not know yet; then it is let through.",
+)
+@click.option(
     "--hang-timeout",
     type=Seconds(least=2),
     default="10",

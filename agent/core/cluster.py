@@ -12,10 +12,14 @@ API_SERVICE = ("default", "kubernetes")
 
 
 class Cluster:
-    """Pods by UID (never by name or IP), namespaces by name, and the API server's Service."""
+    """Pods by UID (never by name or IP), namespaces by name, and the API server's Service.
+
+    `pods` are those of the source; `pod` finds those as well that were only announced by their runtime.
+    """
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
+        self._announced: dict[str, Pod] = {}
         self.namespaces: dict[str, Namespace] = {}
         self.services: dict[tuple[str, str], Service] = {}
         self.listed: set[type[Object]] = set()
@@ -30,6 +34,19 @@ class Cluster:
                 return self._put(item)
             case Drop(item=item):
                 return self._drop(item)
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod of this UID as its source knows it, else as its runtime announced it."""
+        return self.pods.get(uid) or self._announced.get(uid)
+
+    def announce(self, pod: Pod) -> None:
+        """A pod that runs here, and that the source does not know yet: only its runtime has told of it."""
+        if pod.uid not in self.pods:
+            self._announced[pod.uid] = pod
+
+    def withdraw(self, uid: str) -> None:
+        """The runtime has ended an announced pod."""
+        self._announced.pop(uid, None)
 
     def namespace_of(self, pod: Pod) -> Namespace | None:
         return self.namespaces.get(pod.metadata.namespace)
@@ -68,6 +85,7 @@ class Cluster:
     def _put(self, item: Object) -> set[str]:
         match item:
             case Pod():
+                self._announced.pop(item.uid, None)
                 if self.pods.get(item.uid) == item:
                     return set()
                 self.pods[item.uid] = item
@@ -93,11 +111,12 @@ class Cluster:
                 return self._for_service(item)
 
     def _in_namespace(self, name: str) -> set[str]:
-        return {uid for uid, pod in self.pods.items() if pod.metadata.namespace == name}
+        pods = (*self.pods.values(), *self._announced.values())
+        return {pod.uid for pod in pods if pod.metadata.namespace == name}
 
     def _for_service(self, service: Service) -> set[str]:
         ours = (service.metadata.namespace, service.metadata.name) == API_SERVICE
-        return set(self.pods) if ours else set()
+        return {*self.pods, *self._announced} if ours else set()
 
 
 def _identity(item: Object) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ DATAPATH = "pointsman.io/datapath"
 SOCKMAP = "pointsman.io/sockmap"
 SKIP_CONTAINERS = "pointsman.io/skip-containers"
 
+PROXY_VERSION = "linkerd.io/proxy-version"
+"""Annotation that Linkerd's injector writes into every pod to which it gives a proxy."""
+
 PROXY_CONTAINER = "linkerd-proxy"
 INIT_CONTAINER = "linkerd-init"
 
@@ -43,3 +46,11 @@ class PodKey(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def made_from_name(uid: str) -> bool:
+    """Whether a UID was made here from a pod's name (a version 5 UUID), for want of one in its manifest.
+
+    Those of an API server are of version 4, and those of a kubelet's static pods no UUIDs at all.
+    """
+    return len(uid) == 36 and uid[14] == "5"

@@ -9,8 +9,8 @@ import time
 
 import msgspec
 
-from agent.core.lifecycle import Budget, Finding
-from agent.core.reasons import Phase, Reason
+from agent.core.lifecycle import Budget, Finding, Redirection
+from agent.core.reasons import Complaint, Phase, Reason
 
 VISITS_BURST, VISITS_RATE = 200.0, 50.0
 
@@ -41,6 +41,20 @@ class Contest:
         wait = self._repairs.wait(time.monotonic())
         self._contested |= wait > 0
         return wait
+
+    def finding(self, status: Redirection, complaints: tuple[Complaint, ...]) -> Finding:
+        """What is said of a pod whose repairs have to wait."""
+        message = f"{status.culprit or 'another program'} changes the table in a loop; repairs are capped"
+        if status.reason is Reason.CONTESTED:
+            # A script that starts a program again and again has many names, and is said once.
+            message = status.message
+        return Finding(
+            phase=Phase.FAILED,
+            reason=Reason.CONTESTED,
+            message=message,
+            mode=status.mode,
+            complaints=complaints,
+        )
 
     def judge(self, finding: Finding, message: str) -> tuple[Finding, float | None]:
         """The finding as it is to be said, and when to look again (seconds) to say that it is over.

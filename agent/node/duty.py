@@ -2,8 +2,9 @@
 
 import msgspec
 
+from agent.core.attachments import Attachments
 from agent.core.cluster import Cluster
-from agent.core.names import NETNS
+from agent.core.names import NETNS, PodKey
 from agent.core.objects import Namespace, Pod, Service
 from agent.core.plan import Goal, Plan, plan
 from agent.core.reasons import Reason
@@ -41,6 +42,7 @@ class Duty:
         self.writer = False
         self.draining = False
         self.removing = False
+        self.attachments = Attachments()
         self.sandboxes: dict[str, Sandbox] = {}
         self._owners: dict[NetnsId, str] = {}
 
@@ -65,18 +67,26 @@ class Duty:
         return planned
 
     def place(self, pod: Pod) -> Place:
-        """The netns named in the manifest, else what the scan of /proc found for the pod's UID."""
+        """The netns that the runtime named by CNI, else the one in the manifest, else what the scan of /proc
+        found for the pod's UID."""
+        attached = self.attachments.of(pod.uid, pod.key)
+        if attached is not None:
+            return Place(attached.netns, attached=attached)
         path = pod.annotations.get(NETNS, "")
         return Place(path) if path else Place(sandbox=self.sandboxes.get(pod.uid), ips=pod.ips)
 
     def needs_scan(self, pod: Pod) -> bool:
         """Only the scan of /proc can tell where this pod's netns is."""
         names_it = pod.annotations.get(NETNS, "") or pod.spec.host_network
+        names_it = names_it or self.attachments.of(pod.uid, pod.key) is not None
         unmeshed = (None, Reason.DISABLED, Reason.NAMESPACE_EXCLUDED)
         return not names_it and self.derive(pod).excluded in unmeshed
 
-    def moved(self, uid: str, place: Place, netns: NetnsId) -> bool:
-        """The scan has found the pod in another netns than the one held: its sandbox was made anew."""
+    def moved(self, uid: str, pod: PodKey, place: Place, netns: NetnsId) -> bool:
+        """The pod is known to be in another netns than the one held: its sandbox was made anew."""
+        attached = self.attachments.of(uid, pod)
+        if attached is not None:
+            return attached.inode is not None and attached.inode != tuple(netns)
         found = self.sandboxes.get(uid)
         return place.sandbox is not None and found is not None and found.netns != netns
 

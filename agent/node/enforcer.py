@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 from prometheus_client import CollectorRegistry
 
+from agent.core.attachments import Attachment
 from agent.core.cluster import Cluster
 from agent.core.lifecycle import Redirection
 from agent.core.objects import Pod
@@ -102,8 +103,25 @@ class Enforcer:
             keeper = self.keepers.get(uid)
             if keeper is not None:
                 keeper.wake()
-            elif uid in self._cluster.pods and not self._stopping:
+            elif self._cluster.pod(uid) is not None and not self._stopping:
                 self._keep(uid)
+
+    def keeper(self, uid: str) -> Keeper | None:
+        """The keeper of a pod that is known, made if need be; None while the agent stops."""
+        if uid not in self.keepers:
+            self.wake({uid})
+        return self.keepers.get(uid)
+
+    def release(self, gone: Iterable[Attachment], inode: tuple[int, int] | None = None) -> None:
+        """The runtime has ended these sandboxes, and whichever has this netns (device, inode)."""
+        keys = {attachment.key for attachment in gone}
+        for keeper in self.keepers.values():
+            if keeper.hold is None:
+                continue
+            attached = keeper.hold.place.attached
+            if (attached is not None and attached.key in keys) or tuple(keeper.hold.netns) == inode:
+                keeper.hold.place.withdraw()
+                keeper.wake()
 
     def set_writer(self, writer: bool) -> None:
         """Whether this process may change kernel state. Becoming the writer compares every pod."""
@@ -235,7 +253,7 @@ class Enforcer:
                 keeper.wake()
 
     def _wants_scan(self, keeper: Keeper) -> bool:
-        pod: Pod | None = self._cluster.pods.get(keeper.uid)
+        pod: Pod | None = self._cluster.pod(keeper.uid)
         if keeper.hold is not None:
             return keeper.hold.place.process_gone()
         return pod is not None and self.duty.needs_scan(pod)

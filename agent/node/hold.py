@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from agent.core.attachments import Attachment
 from agent.core.names import NETNS
 from agent.node.discovery import Sandbox, cgroup_alive, open_sandbox
 from agent.node.legacy import LegacyTables
@@ -20,12 +21,21 @@ from agent.node.nft.socket import Nft
 
 
 class Place:
-    """Where a pod's netns is to be found: a path, or a process that the scan of /proc saw."""
+    """Where a pod's netns is to be found: a path, by the word of CNI where `attached` is given, or a process
+    that the scan of /proc saw."""
 
-    def __init__(self, path: str = "", sandbox: Sandbox | None = None, ips: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: str = "",
+        sandbox: Sandbox | None = None,
+        ips: tuple[str, ...] = (),
+        attached: Attachment | None = None,
+    ) -> None:
         self.path = path
         self.sandbox = sandbox
         self.ips = ips
+        self.attached = attached
+        self._withdrawn = False
 
     def __str__(self) -> str:
         return self.path or (self.sandbox.path if self.sandbox else "unknown")
@@ -40,8 +50,14 @@ class Place:
             raise NetnsMissing("cannot find its network namespace: no process of the pod is running yet")
         return open_sandbox(self.sandbox, self.ips)
 
+    def withdraw(self) -> None:
+        """The runtime has told of the sandbox's end."""
+        self._withdrawn = True
+
     def ended(self, netns: NetnsId) -> bool:
         """The namespace that was opened here is no longer the pod's. One stat, on any thread."""
+        if self._withdrawn:
+            return True
         if self.path:
             try:
                 status = Path(self.path).stat()
@@ -55,7 +71,10 @@ class Place:
         return self.sandbox is not None and not Path(self.sandbox.path).exists()
 
     def age(self) -> float | None:
-        """Seconds that the pod has run, by its oldest process; None where no process is known."""
+        """Seconds that the pod has run, by its oldest process or since CNI let it through; None where neither
+        is known."""
+        if self.attached is not None and self.attached.let_through:
+            return max(0.0, time.time() - self.attached.since)
         if self.sandbox is None:
             return None
         started = self.sandbox.start_time / os.sysconf("SC_CLK_TCK")

@@ -59,6 +59,7 @@ class Keeper:
         self._tell = tell
         self._busy = asyncio.Lock()
         self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
         self._full = False
         self._misses = 0
         self._due: float | None = None
@@ -85,6 +86,32 @@ class Keeper:
                 await self._sleep()
         finally:
             await self._let_go(last_words=False)
+
+    async def look_now(self) -> Redirection:
+        """One round now, for somebody who waits for it: the status that it came to."""
+        async with self._busy:
+            await self._look()
+        # The task sleeps by what was due before.
+        self._woken.set()
+        return self.status
+
+    async def changed(self) -> Redirection:
+        """The next status that is another than the present one."""
+        await self._changed.wait()
+        return self.status
+
+    async def compare(self) -> Sight | None:
+        """What the kernel has now, compared in full, and nothing written; None while no netns is held."""
+        async with self._busy:
+            pod = self._duty.cluster.pod(self.uid)
+            if self.hold is None or self.derivation is None or pod is None:
+                return None
+            planned = self._duty.plan(pod, self.derivation, self._takeover)
+            order = msgspec.structs.replace(await self._order(planned), write=False, full=True)
+            sight = await self._kernel.visit(self.hold, order, self._elements())
+            # What it has seen is to be put right by a visit that may write.
+            self.wake(full=True)
+            return sight
 
     async def visit_now(self) -> None:
         """One full comparison now, with a survey if the pod is redirected, for somebody who waits for it."""
@@ -162,7 +189,7 @@ class Keeper:
             message = "its network namespace has ended"
             self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.NETNS_GONE, message=message))
             self._due = _in(PLACE_RETRY)
-        pod = self._duty.cluster.pods.get(self.uid)
+        pod = self._duty.cluster.pod(self.uid)
         if pod is None:
             return self._orphan()
         self.key = pod.key
@@ -193,7 +220,7 @@ class Keeper:
         self._due = _in(PLACE_RETRY if gone else retry_in(self._misses, PLACE_RETRY if short else LAST_RETRY))
 
     def _ended(self, hold: Hold) -> bool:
-        return hold.ended() or self._duty.moved(self.uid, hold.place, hold.netns)
+        return hold.ended() or self._duty.moved(self.uid, self.key, hold.place, hold.netns)
 
     def _orphan(self) -> bool:
         """The object is gone. Its rules stay as they are until the netns ends."""
@@ -229,7 +256,7 @@ class Keeper:
         owner = self._duty.claim(self.uid, hold.netns)
         if owner != self.uid:
             await self._kernel.close(hold)
-            if owner not in self._duty.cluster.pods:
+            if self._duty.cluster.pod(owner) is None:
                 self._tell(self, Blocked(owner))
                 self._due = _in(FIRST_RETRY)
                 return False
@@ -248,24 +275,12 @@ class Keeper:
 
     async def _visit(self, planned: Plan) -> None:
         assert self.hold is not None
-        spec = self.spec
-        text = render(spec) if spec is not None and planned.goal is not Goal.CLEAR else drain()
-        template = await self._kernel.template(text)
-        order = Order(
-            goal=planned.goal,
-            template=template,
-            flags=self._kernel.flags or 0,
-            write=self._duty.writes,
-            add_only=not self._duty.listed,
-            full=self._full,
-            ipv6=spec.ipv6 if spec is not None else False,
-            remove=self._duty.removing,
-        )
+        order = await self._order(planned)
         sight: Sight | None = None
         self._full = False
         began = time.monotonic()
         try:
-            sight = await self._kernel.visit(self.hold, order, element_count(spec) if spec else 0)
+            sight = await self._kernel.visit(self.hold, order, self._elements())
         finally:
             # A wake that wants a full look may have come meanwhile: only ever add to it here.
             self._full |= order.full and sight is None
@@ -284,7 +299,24 @@ class Keeper:
             self._report(finding)
             self._due = _in(later) if later is not None else self._due
         if self.status.reason is Reason.REDIRECTED:
-            self._lookout.start(spec)
+            self._lookout.start(self.spec)
+
+    async def _order(self, planned: Plan) -> Order:
+        spec = self.spec
+        text = render(spec) if spec is not None and planned.goal is not Goal.CLEAR else drain()
+        return Order(
+            goal=planned.goal,
+            template=await self._kernel.template(text),
+            flags=self._kernel.flags or 0,
+            write=self._duty.writes,
+            add_only=not self._duty.listed,
+            full=self._full,
+            ipv6=spec.ipv6 if spec is not None else False,
+            remove=self._duty.removing,
+        )
+
+    def _elements(self) -> int:
+        return element_count(self.spec) if self.spec is not None else 0
 
     async def _take_over(self, planned: Plan) -> None:
         """With the setting takeover, linkerd-init's rules go once ours are verified in their place. Where
@@ -330,20 +362,7 @@ class Keeper:
         wait = self._contest.exhausted()
         if wait <= 0:
             return False
-        culprit = self.status.culprit or "another program"
-        message = f"{culprit} changes the table in a loop; repairs are capped"
-        if self.status.reason is Reason.CONTESTED:
-            # A script that starts a program again and again has many names, and is said once.
-            message = self.status.message
-        self._report(
-            Finding(
-                phase=Phase.FAILED,
-                reason=Reason.CONTESTED,
-                message=message,
-                mode=self.status.mode,
-                complaints=self._complaints(),
-            )
-        )
+        self._report(self._contest.finding(self.status, self._complaints()))
         self._due = _in(wait)
         return True
 
@@ -372,6 +391,8 @@ class Keeper:
     def _set(self, status: Redirection) -> None:
         before, self.status = self.status, status
         if status != before:
+            self._changed.set()
+            self._changed = asyncio.Event()
             self._tell(self, Changed(before))
 
 

@@ -60,7 +60,9 @@ class Leftover(msgspec.Struct, frozen=True):
     `state`: "complete" redirects both directions, "inboundOnly" and "outboundOnly" one of them,
     "partial" none; "unknown" is a legacy nat table that iptables-legacy is missing or failed to read, of
     linkerd-init or of somebody else, and `why` says what was in the way. `chains` are those that exist;
-    a port is None when its chain redirects nothing.
+    a port is None when its chain redirects nothing. `flushed` are chains that are entered and redirect
+    nothing: a first run never leaves them so, only a later one that was cut off between its flush and its
+    last rule, or somebody else's flush.
     """
 
     flavour: Flavour
@@ -70,6 +72,19 @@ class Leftover(msgspec.Struct, frozen=True):
     inbound_port: int | None = None
     outbound_port: int | None = None
     why: str = ""
+    flushed: tuple[str, ...] = ()
+
+    @property
+    def half_done(self) -> bool:
+        return self.state not in ("complete", "unknown")
+
+    @property
+    def progress(self) -> str:
+        """How far linkerd-init came, in a few words with the state among them."""
+        if not self.half_done:
+            return self.state
+        what = "partial, redirects nothing" if self.state == "partial" else self.state
+        return f"half done{' by a later run' if self.flushed else ''} ({what})"
 
 
 class LegacyToolMissing(Exception):  # noqa: N818
@@ -161,6 +176,7 @@ def _leftover(
         tuple(sorted(chains)),
         ports.get(INBOUND),
         ports.get(OUTBOUND),
+        flushed=tuple(sorted(entered - works)),
     )
 
 

@@ -31,6 +31,9 @@ FAILURES: tuple[tuple[type[Exception], Phase, Reason], ...] = (
 )
 """First match wins: the special before the general."""
 
+WRITTEN = ("installed", "updated", "replaced", "claimed")
+"""Results of a visit that wrote our table and read it back."""
+
 
 def failed(error: Exception, pod: PodKey, complaints: tuple[Complaint, ...]) -> Finding:
     """The finding for a visit to `pod` that raised. What nobody expected is logged with its traceback, and
@@ -68,7 +71,7 @@ def _sentence(error: OSError) -> str:
 def found(plan: Plan, sight: Sight, writes: bool, complaints: tuple[Complaint, ...]) -> Finding:
     """The finding for a visit that came back."""
     phase, reason, message, mode = _verdict(plan, sight, writes)
-    written = sight.result in ("installed", "updated", "replaced", "claimed")
+    written = sight.result in WRITTEN
     return Finding(
         phase=phase,
         reason=reason,
@@ -96,7 +99,9 @@ def culprit(sight: Sight) -> str:
 
 def _verdict(plan: Plan, sight: Sight, writes: bool) -> tuple[Phase, Reason, str, str]:
     if sight.result == "iptables":
-        message = "linkerd-init's own rules are complete and left alone; `pointsman cleanup` takes over"
+        complete = [f"IPv{one.family} {one.flavour}" for one in sight.leftovers if one.state == "complete"]
+        left_alone = f"linkerd-init's own rules are complete ({', '.join(complete)}) and left alone"
+        message = f"{left_alone}; `pointsman cleanup` takes over"
         return Phase.APPLIED, Reason.IPTABLES, message, "iptables"
     if plan.goal is Goal.CLEAR:
         if sight.result == "nothing":
@@ -119,10 +124,13 @@ def _passive(writes: bool) -> Reason:
 
 
 def init_mismatch(plan: Plan, sight: Sight) -> tuple[Complaint, ...]:
-    """linkerd-init says that it succeeded, and this visit had to install our rules all the same."""
+    """linkerd-init says that it succeeded, and this visit had to install our rules all the same, or finds
+    them beside half a rule set of its own: an agent that was started anew says so too."""
     # Where its complete rules are taken over on purpose, the goal is another.
     incomplete = plan.goal is Goal.REDIRECT_UNLESS_IPTABLES and sight.result == "installed"
-    if plan.init is not InitState.SUCCEEDED or not incomplete:
+    ours_stand = sight.result in (*WRITTEN, "unchanged")
+    half_done = ours_stand and any(entry.half_done for entry in sight.leftovers)
+    if plan.init is not InitState.SUCCEEDED or not (incomplete or half_done):
         return ()
     return (
         Complaint(

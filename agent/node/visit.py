@@ -92,7 +92,7 @@ def _write(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
     if order.goal is Goal.REDIRECT_UNLESS_IPTABLES and absent:
         leftovers = _leftovers(hold)
         if _complete(leftovers, order.ipv6):
-            return Sight(result="iptables", leftovers=leftovers, around=True)
+            return _left_alone(leftovers)
     late = order.goal is not Goal.CLEAR and absent
     applied = datapath.apply(hold.nft, order.template, order.flags)
     hold.text = order.template.text
@@ -126,7 +126,7 @@ def _look(hold: Hold, datapath: NftDatapath, order: Order) -> Sight:
         return Sight(result="nothing")
     leftovers = _leftovers(hold)
     if observed.absent and order.goal is Goal.REDIRECT_UNLESS_IPTABLES and _complete(leftovers, order.ipv6):
-        return Sight(result="iptables", leftovers=leftovers, around=True)
+        return _left_alone(leftovers)
     if not observed.differences:
         hold.text = order.template.text
         hold.verified = hold.seen = observed.state.generation
@@ -181,6 +181,15 @@ def _complete(leftovers: tuple[Leftover, ...], ipv6: bool) -> bool:
     return families >= ({4, 6} if ipv6 else {4})
 
 
+def _left_alone(leftovers: tuple[Leftover, ...]) -> Sight:
+    """linkerd-init's rules decide. A family that the proxy does not listen on may be half done all the same,
+    and its connections are then refused, or go past the proxy."""
+    remedy = "`pointsman cleanup` installs ours, and then removes all of linkerd-init's"
+    half_done = [_leftover(entry) for entry in leftovers if entry.half_done]
+    complaints = tuple(msgspec.structs.replace(each, remedy=remedy) for each in half_done)
+    return Sight(result="iptables", leftovers=leftovers, complaints=complaints, around=True)
+
+
 def _around(hold: Hold, leftovers: tuple[Leftover, ...]) -> tuple[Complaint, ...]:
     """Who else decides in this netns: nat chains before ours shadow it, those behind are named."""
     complaints = [_leftover(entry) for entry in leftovers]
@@ -219,9 +228,8 @@ def _leftover(entry: Leftover) -> Complaint:
     if entry.state == "unknown":
         message = f"a legacy nat table is in the pod, of linkerd-init or of another: {entry.why}"
         return Complaint(Reason.LEFTOVER, subject, message, "harmless beside ours, if it is linkerd-init's")
-    message = f"rules of linkerd-init are in the pod, {entry.state}"
     remedy = "harmless beside ours; `pointsman cleanup` removes exactly these"
-    return Complaint(Reason.LEFTOVER, subject, message, remedy)
+    return Complaint(Reason.LEFTOVER, subject, entry.progress, remedy)
 
 
 def _competes(chain: Chain) -> bool:

@@ -47,9 +47,14 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Agent:
-    """One agent process over `directory`. `flags` are added to `pointsman run`."""
+    """One agent process over `directory`. `flags` are added to `pointsman run`.
 
-    def __init__(self, directory: Path, *flags: str, name: str = "agent") -> None:
+    `prefix` is put before the command, and must become it (nsenter), so that the PID is the agent's.
+    """
+
+    def __init__(
+        self, directory: Path, *flags: str, name: str = "agent", prefix: tuple[str, ...] = ()
+    ) -> None:
         self.directory = directory
         self.manifests = directory / "manifests"
         self.run_dir = directory / "run"
@@ -57,6 +62,7 @@ class Agent:
         self.manifests.mkdir(exist_ok=True)
         self.run_dir.mkdir(exist_ok=True)
         self._flags = flags
+        self._prefix = prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -69,6 +75,7 @@ class Agent:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._prefix,
                     sys.executable, "-m", "agent", "run",
                     "--source", f"files:{self.manifests}",
                     "--run-dir", str(self.run_dir),
@@ -195,9 +202,11 @@ class Agent:
 
 
 @contextlib.contextmanager
-def agent(directory: Path, *flags: str, name: str = "agent", start: bool = True) -> Iterator[Agent]:
+def agent(
+    directory: Path, *flags: str, name: str = "agent", start: bool = True, prefix: tuple[str, ...] = ()
+) -> Iterator[Agent]:
     """An agent that is killed at the end, if it still runs."""
-    one = Agent(directory, *flags, name=name)
+    one = Agent(directory, *flags, name=name, prefix=prefix)
     try:
         if start:
             one.start()

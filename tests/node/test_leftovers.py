@@ -224,9 +224,10 @@ def test_flushed_chain_redirects_nothing(place: Place) -> None:
     """The window of a second run: the chains are there and are jumped to, but are empty."""
     place.init("iptables-nft")
     place.run("iptables-nft", "-t", "nat", "-F", "PROXY_INIT_OUTPUT")
-    assert place.find() == (Leftover("nft", 4, "inboundOnly", CHAINS, 4143, None),)
+    flushed = ("PROXY_INIT_OUTPUT",)
+    assert place.find() == (Leftover("nft", 4, "inboundOnly", CHAINS, 4143, None, flushed=flushed),)
     place.run("iptables-nft", "-t", "nat", "-F", "PROXY_INIT_REDIRECT")
-    assert place.find() == (Leftover("nft", 4, "partial", CHAINS),)
+    assert place.find() == (Leftover("nft", 4, "partial", CHAINS, flushed=CHAINS),)
 
 
 def test_chains_that_jump_to_each_other(place: Place) -> None:

@@ -1,0 +1,142 @@
+"""Every call of the shim: taken, answered here or by the agent that writes, counted and logged.
+
+During an upgrade two agents overlap. The successor takes over the shim's socket once it knows all that it
+needs, which is before it may write; until then it has the writer answer. A call that the writer cuts off as
+it ends is made again, by then perhaps to this agent itself.
+"""
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from agent.cni.server import Server, answers, relay, sweep
+from agent.cni.wire import Call, Garbled
+from agent.core.cni import CniError, Code, Request, Verb, error_object, parse, version_of
+from agent.gate import PATIENCE, Gate
+from agent.node.enforcer import Enforcer
+from agent.node.lock import WriterLock
+
+TAKE_OVER_RETRY = 0.1
+RELAY_RETRY = 0.05
+PRUNE_PERIOD = 2.0
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+log = structlog.get_logger("cni")
+
+
+class Calls:
+    """The agent's side of the shim's socket, from `run` to `close`."""
+
+    def __init__(
+        self, gate: Gate, enforcer: Enforcer, lock: WriterLock, run_dir: Path, registry: CollectorRegistry
+    ) -> None:
+        self.instance = secrets.token_hex(4)
+        self._gate = gate
+        self._enforcer = enforcer
+        self._lock = lock
+        self._run_dir = run_dir
+        self._server = Server(self.answer, run_dir / "cni.sock", self._private(self.instance))
+        self.open = False
+        self._requests = Counter(
+            "pointsman_cni_requests",
+            "Calls of the CNI shim, by what came of them.",
+            ["command", "result"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "pointsman_cni_request_duration_seconds",
+            "Time from a call of the CNI shim to its answer.",
+            ["command"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Open the sockets, each when it is time, and keep the attachments free of what has ended."""
+        await asyncio.to_thread(sweep, self._run_dir, "cni-*.sock")
+        await self._server.open_private()
+        while not await self._fit():
+            await asyncio.sleep(TAKE_OVER_RETRY)
+        await self._server.open_public()
+        self.open = True
+        log.info("answering the CNI shim", socket=str(self._run_dir / "cni.sock"))
+        while True:
+            await self._gate.prune()
+            await asyncio.sleep(PRUNE_PERIOD)
+
+    async def close(self) -> None:
+        self.open = False
+        await self._server.close()
+
+    async def answer(self, call: Call) -> bytes:
+        """The error object for a call, b"" when it succeeds."""
+        began = time.monotonic()
+        command, who = call.environment.get("CNI_COMMAND", ""), ""
+        try:
+            request = parse(call.environment, call.stdin)
+            who = str(request.attachment.pod or request.attachment.container_id)
+            result, body = await self._answer(request, call)
+        except CniError as error:
+            result = "refused" if error.code in (Code.LATER, Code.UNAVAILABLE) else "invalid"
+            log.warning("call refused", command=command, pod=who, error=error.message)
+            body = error_object(version_of(call.stdin), error)
+        seconds = time.monotonic() - began
+        command = command if command in list(Verb) else "other"
+        self._requests.labels(command, result).inc()
+        self._duration.labels(command).observe(seconds)
+        log.debug("call answered", command=command, pod=who, result=result, ms=round(seconds * 1000, 2))
+        return body
+
+    async def _answer(self, request: Request, call: Call) -> tuple[str, bytes]:
+        duty, gate = self._enforcer.duty, self._gate
+        match request.verb:
+            case Verb.ADD if not duty.writer and not duty.policy.observe:
+                gate.admit(request)
+                body = await self._relayed(call)
+                if body is not None:
+                    return "relayed", body
+                return await gate.add(request), b""
+            case Verb.ADD:
+                return await gate.add(request), b""
+            case Verb.DEL:
+                return await gate.delete(request), b""
+            case Verb.CHECK:
+                return await gate.check(request), b""
+            case Verb.STATUS:
+                return await gate.status(), b""
+            case Verb.GC:
+                return await gate.collect(request), b""
+
+    async def _relayed(self, call: Call) -> bytes | None:
+        """The writer's answer; None once this agent is the writer. CniError when neither comes in time."""
+        problem: Exception | None = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not self._enforcer.duty.writer:
+                    instance = self._lock.instance()
+                    if instance not in ("", self.instance):
+                        try:
+                            return await relay(self._private(instance), call)
+                        except (OSError, Garbled, asyncio.IncompleteReadError) as error:
+                            problem = error
+                    await asyncio.sleep(RELAY_RETRY)
+        except TimeoutError:
+            writer = self._lock.holder() or "unknown"
+            words = f"cannot have the writing agent (process {writer}) answer: {problem or 'it does not'}"
+            raise CniError(Code.LATER, words) from None
+        return None
+
+    async def _fit(self) -> bool:
+        """Whether this agent may take the shim's calls. From a predecessor that lives, only when it knows
+        as much; when nobody answers, at once."""
+        knows = self._enforcer.duty.listed and self._enforcer.settled()
+        if knows and not self._enforcer.duty.policy.observe:
+            return True
+        return not await asyncio.to_thread(answers, self._run_dir / "cni.sock")
+
+    def _private(self, instance: str) -> Path:
+        return self._run_dir / f"cni-{instance}.sock"

@@ -1,0 +1,82 @@
+"""The attachments on file, one small file each in the run directory, for the agent that comes next.
+
+After ADD nobody can be asked where a pod's netns is, other than by a scan of /proc, for which not every agent
+has the rights. The directory is on a tmpfs, as the namespaces are: both end with a reboot. A file is a hint
+where to look, never a proof of rules, so one that is lost costs a scan.
+"""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from agent.core.attachments import Attachment
+
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH)
+
+log = structlog.get_logger("cni")
+
+
+class Ledger:
+    """Files in `directory`. Faults are logged and cost nothing else."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, attachment: Attachment) -> None:
+        path = self._path(attachment)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_bytes(msgspec.json.encode(attachment))
+            temporary.rename(path)
+        except OSError as error:
+            log.warning("cannot write down an attachment", file=str(path), error=error.strerror)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def forget(self, attachment: Attachment) -> None:
+        try:
+            self._path(attachment).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot remove an attachment's file", error=str(error))
+
+    def load(self) -> list[Attachment]:
+        """All that can be read, oldest first. One that cannot is named, and removed."""
+        found = []
+        for path in self._directory.glob("*.json"):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=Attachment))
+            except FileNotFoundError:
+                continue
+            except (OSError, msgspec.DecodeError) as error:
+                log.warning("attachment's file removed", file=str(path), error=str(error))
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return sorted(found, key=lambda attachment: attachment.since)
+
+    def _path(self, attachment: Attachment) -> Path:
+        return self._directory / f"{attachment.container_id}.{attachment.ifname}.json"
+
+
+def inode_of(path: str) -> tuple[int, int] | None:
+    """Device and inode of a netns file, None when they cannot be read."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def ended(attachment: Attachment) -> bool:
+    """Whether the netns of an attachment is positively gone: no file there any more, or another's."""
+    try:
+        status = Path(attachment.netns).stat()
+    except OSError as error:
+        return error.errno in MISSING
+    except ValueError:
+        return True
+    return attachment.inode is not None and attachment.inode != (status.st_dev, status.st_ino)

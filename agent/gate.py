@@ -1,0 +1,199 @@
+"""The CNI gate: no meshed pod's first container starts before its redirection is verified in the kernel.
+
+A call comes with what the runtime knows of a pod; the picture has what its source knows. Both are needed:
+the first says where the netns is, the second what should be in it. The call waits for the picture, a while.
+What is decided is in core/gate.py; here it is awaited.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import msgspec
+import structlog
+
+from agent.cni.ledger import Ledger, ended, inode_of
+from agent.core.attachments import Attachment
+from agent.core.cni import CniError, Code, Request
+from agent.core.gate import UNMESHED, Answer, announced, failing, injected, judge, refusal
+from agent.core.names import made_from_name
+from agent.core.objects import Pod
+from agent.core.reasons import Reason
+from agent.node.enforcer import Enforcer
+from agent.node.nft.channel import NftError
+
+PATIENCE = 8.0
+"""Seconds that an ADD may take in all; the shim gives up after ten."""
+
+log = structlog.get_logger("cni")
+
+
+class Gate:
+    """Answers the verbs of CNI. Each gives the word by which it is counted, and raises CniError to refuse.
+
+    `unknown_wait`: seconds that a pod is waited for which the source does not know.
+    """
+
+    def __init__(self, enforcer: Enforcer, ledger: Ledger, unknown_wait: float) -> None:
+        self._enforcer = enforcer
+        self._duty = enforcer.duty
+        self._ledger = ledger
+        self._unknown_wait = unknown_wait
+        self._news = asyncio.Event()
+
+    def news(self) -> None:
+        """The picture has changed: who waits for a pod looks again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def restore(self) -> None:
+        """Take up what earlier agents were told. Again when this one becomes the writer, since the one before
+        it may have been told more."""
+        for attachment in self._ledger.load():
+            if attachment.key not in {known.key for known in self._duty.attachments}:
+                self._duty.attachments.put(attachment)
+        for keeper in self._enforcer.keepers.values():
+            keeper.wake()
+
+    async def add(self, request: Request) -> str:
+        attachment = self.admit(request)
+        if attachment.pod is None:
+            return "foreign"
+        self._ledger.save(attachment)
+        if self._duty.policy.observe:
+            return "waived"
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        pod = await self._known(attachment)
+        if pod is None and injected(attachment):
+            pod = announced(attachment)
+            log.info(
+                "pod redirected by what its runtime tells; its source does not know it", pod=str(pod.key)
+            )
+            self._duty.cluster.announce(pod)
+        if pod is None:
+            self._let_through(attachment)
+            return "unknown"
+        return await self._redirected(pod, deadline)
+
+    async def delete(self, request: Request) -> str:
+        gone = self._duty.attachments.of_container(request.attachment.container_id, request.attachment.ifname)
+        self._forget(gone)
+        if not self._duty.attachments.of_container(request.attachment.container_id):
+            # A pod that was found by other means has this netns, and no attachment.
+            self._enforcer.release(gone, inode_of(request.attachment.netns))
+        return "done"
+
+    async def check(self, request: Request) -> str:
+        pod = self._find(request.attachment)
+        keeper = self._enforcer.keepers.get(pod.uid) if pod is not None else None
+        if pod is None or keeper is None or self._duty.policy.observe:
+            return "done"
+        if failing(keeper.status):
+            raise CniError(Code.LATER, *refusal(pod.key, keeper.status))
+        if keeper.status.reason is Reason.REDIRECTED:
+            try:
+                sight = await keeper.compare()
+            except (OSError, NftError) as error:
+                raise CniError(Code.LATER, f"cannot compare the rules of pod {pod.key}: {error}") from error
+            if sight is not None and sight.result in ("absent", "differs"):
+                differences = "; ".join(sight.differences[:3]) or "they are gone"
+                raise CniError(Code.LATER, f"cannot confirm the rules of pod {pod.key}: {differences}")
+        return "done"
+
+    async def status(self) -> str:
+        """Refused only when no meshed pod can be redirected: a runtime makes the node NotReady for it."""
+        if self._enforcer.kernel.flags is None and not self._duty.policy.observe:
+            raise CniError(
+                Code.UNAVAILABLE,
+                "cannot redirect pods: rule sets cannot be compiled, or the kernel has not been probed yet",
+                "run `pointsman check` on the node; is Debian's python3-nftables installed?",
+            )
+        return "done"
+
+    async def collect(self, request: Request) -> str:
+        """GC: forget every attachment that the runtime does not list."""
+        if request.valid is not None:
+            valid = request.valid
+            gone = [attachment for attachment in self._duty.attachments if attachment.key not in valid]
+            self._forget(gone)
+            self._enforcer.release(gone)
+        return "done"
+
+    async def prune(self) -> None:
+        """Forget attachments whose netns is gone: their DEL came while no agent ran."""
+        gone = await asyncio.to_thread(_ended, list(self._duty.attachments))
+        self._forget(gone)
+        self._enforcer.release(gone)
+
+    def admit(self, request: Request) -> Attachment:
+        """Take in where the pod is, before anything that may take time."""
+        attachment = msgspec.structs.replace(
+            request.attachment, inode=inode_of(request.attachment.netns), since=time.time()
+        )
+        if attachment.pod is not None:
+            self._duty.attachments.put(attachment)
+        return attachment
+
+    def _forget(self, gone: Iterable[Attachment]) -> None:
+        gone = list(gone)
+        if not gone:
+            return
+        self._duty.attachments.forget(gone)
+        for attachment in gone:
+            self._ledger.forget(attachment)
+            self._duty.cluster.withdraw(attachment.uid or attachment.container_id)
+
+    async def _known(self, attachment: Attachment) -> Pod | None:
+        deadline = asyncio.get_running_loop().time() + self._unknown_wait
+        while (pod := self._find(attachment)) is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
+            except TimeoutError:
+                return None
+        return pod
+
+    def _find(self, attachment: Attachment) -> Pod | None:
+        """The pod in the picture. By name only where one of both sides has no UID of its own: a pod of the
+        same name with another UID is its predecessor."""
+        pod = self._duty.cluster.pod(attachment.uid)
+        if pod is not None or attachment.pod is None:
+            return pod
+        named = self._duty.cluster.find(attachment.pod)
+        return named if named is not None and (not attachment.uid or made_from_name(named.uid)) else None
+
+    def _let_through(self, attachment: Attachment) -> None:
+        log.warning(
+            "pod let through: its source does not know it; it is redirected as soon as it does",
+            pod=str(attachment.pod),
+            waited_s=self._unknown_wait,
+        )
+        late = msgspec.structs.replace(attachment, let_through=True)
+        self._duty.attachments.put(late)
+        self._ledger.save(late)
+
+    async def _redirected(self, pod: Pod, deadline: float) -> str:
+        keeper = self._enforcer.keeper(pod.uid)
+        if self._duty.derive(pod).excluded is not None:
+            # Nothing that may be wrong with it is a reason to hold it up.
+            self._enforcer.wake({pod.uid})
+            return "unmeshed"
+        if keeper is None:
+            raise CniError(Code.LATER, f"cannot redirect pod {pod.key}: the agent is stopping")
+        status = keeper.status
+        try:
+            async with asyncio.timeout_at(deadline):
+                status = await keeper.look_now()
+                while judge(status) is Answer.WAIT:
+                    status = await keeper.changed()
+        except TimeoutError:
+            status = keeper.status
+        if judge(status) is not Answer.PASS:
+            raise CniError(Code.LATER, *refusal(pod.key, status))
+        if status.reason is Reason.REDIRECTED:
+            return "redirected"
+        return "unmeshed" if status.reason in UNMESHED else "waived"
+
+
+def _ended(attachments: list[Attachment]) -> list[Attachment]:
+    return [attachment for attachment in attachments if ended(attachment)]

@@ -1,0 +1,1 @@
+"""The agent behind Debian's containerd and runc."""
