@@ -71,6 +71,7 @@ class Calls:
     async def close(self) -> None:
         self.open = False
         await self._server.close()
+        await asyncio.to_thread(self._gate.close)
 
     async def answer(self, call: Call) -> bytes:
         """The error object for a call, b"" when it succeeds."""

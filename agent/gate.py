@@ -125,6 +125,10 @@ class Gate:
         self._forget(gone)
         self._enforcer.release(gone)
 
+    def close(self) -> None:
+        """Have all written down that the next agent will want to know."""
+        self._ledger.close()
+
     def admit(self, request: Request) -> Attachment:
         """Take in where the pod is, before anything that may take time."""
         attachment = msgspec.structs.replace(

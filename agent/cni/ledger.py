@@ -8,6 +8,7 @@ where to look, never a proof of rules, so one that is lost costs a scan.
 import contextlib
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -21,12 +22,24 @@ log = structlog.get_logger("cni")
 
 
 class Ledger:
-    """Files in `directory`. Faults are logged and cost nothing else."""
+    """Files in `directory`, written by a thread of its own, in order: no call waits for it. Faults are logged
+    and cost nothing else."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._writer = ThreadPoolExecutor(1, "ledger")
 
     def save(self, attachment: Attachment) -> None:
+        self._writer.submit(self._save, attachment)
+
+    def forget(self, attachment: Attachment) -> None:
+        self._writer.submit(self._forget, attachment)
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        self._writer.shutdown()
+
+    def _save(self, attachment: Attachment) -> None:
         path = self._path(attachment)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -38,7 +51,7 @@ class Ledger:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
-    def forget(self, attachment: Attachment) -> None:
+    def _forget(self, attachment: Attachment) -> None:
         try:
             self._path(attachment).unlink(missing_ok=True)
         except OSError as error:

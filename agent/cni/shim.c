@@ -26,9 +26,11 @@
 #include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define DEFAULT_SOCKET "/run/pointsman/cni.sock"
 #define NEWEST_VERSION "1.1.0"
 #define UNVERSIONED "0.1.0" /* what libcni takes a configuration without cniVersion for */
+#ifndef DEFAULT_SOCKET
+#define DEFAULT_SOCKET "/run/pointsman/cni.sock"
+#endif
 
 enum { MAX_ENV = 64 << 10, MAX_STDIN = 1 << 20, MAX_BODY = 64 << 10, MAX_DEPTH = 64, MAX_PART = 253 };
 enum { MAGIC = 8, HEADER = 16 };
@@ -69,7 +71,7 @@ static const char magic[MAGIC] = "PMCNI\0\0\1";
 static char frame[HEADER + MAX_ENV + MAX_STDIN + 1]; /* one byte more than allowed tells "too long" */
 static char answer[HEADER + MAX_BODY + 1];
 
-/* ---- text ------------------------------------------------------------------------------------------------ */
+/* ---- text ---------------------------------------------------------------------------------------------- */
 
 struct slice { /* `at` is NULL for what is absent */
     const char *at;
@@ -155,7 +157,7 @@ static void put_json(struct text *to, const char *string)
     put(to, "\"", 1);
 }
 
-/* ---- time and descriptors -------------------------------------------------------------------------------- */
+/* ---- time and descriptors ------------------------------------------------------------------------------ */
 
 static long long now(void)
 {
@@ -188,7 +190,7 @@ static void note(const char *verb, const char *line)
     if (await(2, POLLOUT, 0) && write(2, output.bytes, output.len) < 0) return; /* there is nobody to tell */
 }
 
-/* Exit code: 0 when everything was written to stdout. A write of PIPE_BUF bytes never blocks after POLLOUT. */
+/* Exit code: 0 once all is written to stdout. After POLLOUT a write of PIPE_BUF bytes never blocks. */
 static int print(const char *bytes, size_t len)
 {
     long long until = now() + OUTPUT_MS;
@@ -207,7 +209,7 @@ static int print(const char *bytes, size_t len)
     return 0;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------ */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 struct scanner {
     const char *at, *end;
@@ -289,10 +291,9 @@ static bool skip_scalar(struct scanner *s)
     case 't': return skip_word(s, "true");
     case 'f': return skip_word(s, "false");
     case 'n': return skip_word(s, "null");
-    case '-': case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
-        return skip_number(s);
+    case '-': return skip_number(s);
     }
-    return fails(s, "expected a value");
+    return peek(s) >= '0' && peek(s) <= '9' ? skip_number(s) : fails(s, "expected a value");
 }
 
 static bool skip_key(struct scanner *s)
@@ -387,7 +388,7 @@ static const char *decode(const char *at, char *to, size_t room)
     return to;
 }
 
-/* ---- the configuration ----------------------------------------------------------------------------------- */
+/* ---- the configuration --------------------------------------------------------------------------------- */
 
 enum key { CNI_VERSION, PREV_RESULT, SOCKET, WHEN_AGENT_AWAY, EXEMPT_NAMESPACES, AGENT_POD, KEYS };
 static const char *const keys[KEYS] = {"cniVersion",       "prevResult", "socket", "whenAgentAway",
@@ -401,7 +402,7 @@ struct conf {
     bool deny;
 };
 
-/* The members that matter, of the object that `s` must hold and nothing else. The last of equal keys counts. */
+/* The members that matter of the object that `s` holds, and nothing else. The last of equal keys counts. */
 static bool scan_members(struct scanner *s, struct slice raw[KEYS])
 {
     skip_blanks(s);
@@ -426,29 +427,28 @@ static bool scan_members(struct scanner *s, struct slice raw[KEYS])
     return s->at == s->end || fails(s, "something follows the object");
 }
 
+static enum code undecodable(const char *wrong, long offset)
+{
+    const char *at = decimal((unsigned long)offset);
+    compose(&message, "cannot decode the configuration on stdin: ", wrong, " at byte ", at, NULL);
+    return DECODING_FAILURE;
+}
+
 static enum code decode_conf(struct slice text, struct conf *conf)
 {
     struct scanner s = {text.at, text.at + text.len, NULL};
-    if (!text.len) {
-        compose(&message, "cannot decode the configuration on stdin: it is empty", NULL);
-        return DECODING_FAILURE;
-    }
+    struct slice *version = &conf->raw[CNI_VERSION], *result = &conf->raw[PREV_RESULT];
+    if (!text.len) return undecodable("it is empty, it ends", 0);
     if (!scan_members(&s, conf->raw)) {
         memset(conf->raw, 0, sizeof conf->raw);
-        const char *offset = decimal((unsigned long)(s.at - text.at));
-        compose(&message, "cannot decode the configuration on stdin: ", s.wrong, " at byte ", offset, NULL);
-        return DECODING_FAILURE;
+        return undecodable(s.wrong, s.at - text.at);
     }
-    struct slice version = conf->raw[CNI_VERSION], result = conf->raw[PREV_RESULT];
-    if (version.at && !decode(version.at, conf->version, sizeof conf->version)) {
-        compose(&message, "cannot decode the configuration on stdin: cniVersion is not a short string", NULL);
-        conf->version[0] = 0;
-        return DECODING_FAILURE;
+    if (version->at && !decode(version->at, conf->version, sizeof conf->version)) {
+        *conf->version = 0;
+        return undecodable("cniVersion is not a short string", version->at - text.at);
     }
-    if (result.at && *result.at != '{') {
-        compose(&message, "cannot decode the configuration on stdin: prevResult is not an object", NULL);
-        return DECODING_FAILURE;
-    }
+    if (result->at && *result->at != '{')
+        return undecodable("prevResult is not an object", result->at - text.at);
     return FINE;
 }
 
@@ -459,15 +459,21 @@ static bool supported(const char *version)
     return false;
 }
 
+static void put_versions(struct text *to)
+{
+    for (size_t i = 0; i < COUNT(versions); i++) {
+        put(to, i ? "," : "[", 1);
+        put_json(to, versions[i]);
+    }
+    put(to, "]", 1);
+}
+
 static enum code check_version(const struct conf *conf)
 {
     if (!conf->version[0] || supported(conf->version)) return FINE;
     compose(&message, "incompatible CNI versions: the configuration has \"", conf->version, "\"", NULL);
     compose(&details, "pointsman-cni supports ", NULL);
-    for (size_t i = 0; i < COUNT(versions); i++) {
-        if (i) put(&details, ", ", 2);
-        put(&details, versions[i], strlen(versions[i]));
-    }
+    put_versions(&details);
     return INCOMPATIBLE_VERSION;
 }
 
@@ -497,7 +503,8 @@ static enum code read_settings(struct conf *conf)
     enum code code = FINE;
     struct slice *raw = conf->raw;
     char word[8];
-    if (raw[SOCKET].at && (!decode(raw[SOCKET].at, conf->socket, sizeof conf->socket) || *conf->socket != '/')) {
+    const char *path = raw[SOCKET].at ? decode(raw[SOCKET].at, conf->socket, sizeof conf->socket) : "/";
+    if (!path || *path != '/') {
         strcpy(conf->socket, DEFAULT_SOCKET);
         code = invalid("socket", "an absolute path of at most 107 bytes");
     }
@@ -522,7 +529,7 @@ static enum code read_settings(struct conf *conf)
     return code;
 }
 
-/* ---- the pod --------------------------------------------------------------------------------------------- */
+/* ---- the pod ------------------------------------------------------------------------------------------- */
 
 struct pod { /* name "" for what is no Kubernetes pod */
     const char *namespace, *name;
@@ -541,7 +548,8 @@ static struct pod read_pod(void)
 {
     static char args[MAX_ENV];
     struct pod pod = {"default", ""};
-    strncpy(args, getenv("CNI_ARGS") ? getenv("CNI_ARGS") : "", sizeof args - 1);
+    const char *given = getenv("CNI_ARGS");
+    if (given) memcpy(args, given, strnlen(given, sizeof args - 1));
     for (char *entry = args, *next; entry; entry = next) {
         next = strchr(entry, ';');
         if (next) *next++ = 0;
@@ -583,7 +591,7 @@ static bool exempt(const struct conf *conf, struct pod pod)
            !strncmp(pod.name, slash + 1, strlen(slash + 1));
 }
 
-/* ---- the agent ------------------------------------------------------------------------------------------- */
+/* ---- the agent ----------------------------------------------------------------------------------------- */
 
 enum outcome { ANSWERED, UNREACHED, BROKEN, AWAY }; /* only UNREACHED and BROKEN are worth another try */
 
@@ -604,40 +612,43 @@ static unsigned get_u32(const char *from)
     return value;
 }
 
+static enum outcome because(const char *what, const char *detail, enum outcome outcome)
+{
+    compose(&reason, what, detail, NULL);
+    return outcome;
+}
+
+static bool is_object(struct slice text)
+{
+    struct scanner s = {text.at, text.at + text.len, NULL};
+    struct slice members[KEYS];
+    return scan_members(&s, members);
+}
+
 /* BROKEN while more is to come; AWAY, with the reason, for what is no answer of an agent. */
 static enum outcome read_reply(const char *bytes, size_t len, struct reply *reply)
 {
     const char *wrong = NULL;
-    struct slice unused[KEYS];
     if (memcmp(bytes, magic, len < MAGIC ? len : MAGIC) != 0) {
         wrong = "it does not begin with the magic bytes";
     } else if (len >= HEADER) {
-        unsigned exit_code = get_u32(bytes + MAGIC), body_len = get_u32(bytes + MAGIC + 4);
-        struct scanner body = {bytes + HEADER, bytes + HEADER + body_len, NULL};
-        *reply = (struct reply){exit_code, {body.at, body_len}};
-        if (exit_code > 1) wrong = "its exit code is neither 0 nor 1";
-        else if (body_len > MAX_BODY) wrong = "its body is longer than 64 KiB";
-        else if (!exit_code && body_len) wrong = "it has a body beside exit code 0";
-        else if (len > HEADER + body_len) wrong = "more follows its body";
-        else if (len == HEADER + body_len && exit_code && !scan_members(&body, unused))
-            wrong = "its body is not a JSON object";
-        else if (len == HEADER + body_len) return ANSWERED;
+        *reply = (struct reply){get_u32(bytes + MAGIC), {bytes + HEADER, get_u32(bytes + MAGIC + 4)}};
+        if (reply->exit_code > 1) wrong = "its exit code is neither 0 nor 1";
+        else if (reply->body.len > MAX_BODY) wrong = "its body is longer than 64 KiB";
+        else if (!reply->exit_code && reply->body.len) wrong = "it has a body beside exit code 0";
+        else if (len > HEADER + reply->body.len) wrong = "more follows its body";
+        else if (len < HEADER + reply->body.len) return BROKEN;
+        else if (reply->exit_code && !is_object(reply->body)) wrong = "its body is not a JSON object";
+        else return ANSWERED;
     }
-    if (!wrong) return BROKEN;
-    compose(&reason, "the answer is not one of an agent: ", wrong, NULL);
-    return AWAY;
+    return wrong ? because("the answer is not one of an agent: ", wrong, AWAY) : BROKEN;
 }
+
+static enum outcome silent(void) { return because("no answer in time", NULL, AWAY); }
 
 static enum outcome broken(const char *how)
 {
-    compose(&reason, "the connection broke before a whole answer came: ", how, NULL);
-    return BROKEN;
-}
-
-static enum outcome silent(void)
-{
-    compose(&reason, "no answer in time", NULL);
-    return AWAY;
+    return because("the connection broke before a whole answer came: ", how, BROKEN);
 }
 
 static enum outcome send_frame(int fd, size_t len, long long deadline)
@@ -653,48 +664,50 @@ static enum outcome send_frame(int fd, size_t len, long long deadline)
 
 static enum outcome receive_reply(int fd, long long deadline, struct reply *reply)
 {
-    for (size_t len = 0;;) {
+    enum outcome outcome = BROKEN;
+    for (size_t len = 0; outcome == BROKEN;) {
         if (!await(fd, POLLIN, deadline)) return silent();
         ssize_t n = recv(fd, answer + len, sizeof answer - len, 0);
         if (n < 0 && passing(errno)) continue;
         if (n <= 0) return broken(n ? strerror(errno) : "the agent closed it");
         len += (size_t)n;
-        enum outcome outcome = read_reply(answer, len, reply);
-        if (outcome != BROKEN) return outcome;
+        outcome = read_reply(answer, len, reply);
     }
+    return outcome;
 }
 
-static enum outcome unreached(const char *error)
-{
-    compose(&reason, "cannot connect: ", error, NULL);
-    return UNREACHED;
-}
-
-/* A unix socket connects at once or not at all; its credentials are those of the process that listens. */
+/* A unix socket connects at once or not at all. Its credentials are those of the process that listens. */
 static enum outcome talk(int fd, const char *path, size_t len, long long deadline, struct reply *reply)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer;
+    socklen_t size = sizeof peer;
     strcpy(address.sun_path, path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address)) return unreached(strerror(errno));
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer})) return unreached(strerror(errno));
-    if (peer.uid) {
-        compose(&reason, "it belongs to uid ", decimal(peer.uid), ", not to root", NULL);
-        return AWAY;
-    }
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size))
+        return because("cannot connect: ", strerror(errno), UNREACHED);
+    if (peer.uid) return because("it does not belong to root but to uid ", decimal(peer.uid), AWAY);
     enum outcome outcome = send_frame(fd, len, deadline);
     return outcome == ANSWERED ? receive_reply(fd, deadline, reply) : outcome;
 }
 
-/* One conversation, begun anew as long as an agent may just be restarting: both ADD and DEL may be repeated. */
-static enum outcome ask(const struct verb *verb, const char *path, size_t len, long long deadline, struct reply *reply)
+static enum outcome converse(const char *path, size_t len, long long deadline, struct reply *reply)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return because("cannot make a socket: ", strerror(errno), UNREACHED);
+    enum outcome outcome = talk(fd, path, len, deadline, reply);
+    close(fd);
+    return outcome;
+}
+
+/* One conversation, begun anew while an agent may just be restarting: every verb may be repeated. */
+static enum outcome ask(const struct verb *verb, const char *path, size_t len, long long deadline,
+                        struct reply *reply)
 {
     long long give_up = now() + verb->window;
     for (bool broke = false;;) {
         long long begun = now();
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        enum outcome outcome = fd < 0 ? unreached(strerror(errno)) : talk(fd, path, len, deadline, reply);
-        if (fd >= 0) close(fd);
+        enum outcome outcome = converse(path, len, deadline, reply);
         if (outcome == ANSWERED || outcome == AWAY) return outcome;
         /* A break opens the window anew, except for an agent that hangs up again and again. */
         if (outcome == BROKEN && (!broke || now() - begun > verb->window)) {
@@ -706,13 +719,13 @@ static enum outcome ask(const struct verb *verb, const char *path, size_t len, l
     }
 }
 
-/* ---- the verbs ------------------------------------------------------------------------------------------- */
+/* ---- the verbs ----------------------------------------------------------------------------------------- */
 
 /* Exit code 1, with the error object of `message` and `details` on stdout. */
 static int fail(const struct conf *conf, enum code code)
 {
-    compose(&output, "{\"cniVersion\":\"", supported(conf->version) ? conf->version : NEWEST_VERSION, "\",\"code\":",
-            decimal(code), ",\"msg\":", NULL);
+    const char *version = supported(conf->version) ? conf->version : NEWEST_VERSION;
+    compose(&output, "{\"cniVersion\":\"", version, "\",\"code\":", decimal(code), ",\"msg\":", NULL);
     put_json(&output, message.bytes);
     if (details.len) {
         put(&output, ",\"details\":", 11);
@@ -725,13 +738,10 @@ static int fail(const struct conf *conf, enum code code)
 
 static int print_versions(const struct conf *conf)
 {
-    compose(&output, "{\"cniVersion\":\"", supported(conf->version) ? conf->version : NEWEST_VERSION,
-            "\",\"supportedVersions\":[", NULL);
-    for (size_t i = 0; i < COUNT(versions); i++) {
-        if (i) put(&output, ",", 1);
-        put_json(&output, versions[i]);
-    }
-    put(&output, "]}", 2);
+    const char *version = supported(conf->version) ? conf->version : NEWEST_VERSION;
+    compose(&output, "{\"cniVersion\":\"", version, "\",\"supportedVersions\":", NULL);
+    put_versions(&output);
+    put(&output, "}", 1);
     return print(output.bytes, output.len);
 }
 
@@ -749,13 +759,14 @@ static int without_agent(const struct verb *verb, const struct conf *conf, struc
 {
     bool denied = conf->deny && (verb->id == STATUS || (verb->id == ADD && !exempt(conf, pod)));
     if (!denied) {
-        compose(&message, subject.bytes, ": passed without the agent: ", conf->socket, ": ", reason.bytes, NULL);
+        compose(&message, subject.bytes, ": passed without the agent: ", conf->socket, ": ", reason.bytes,
+                NULL);
         note(verb->name, message.bytes);
         return succeed(verb, conf);
     }
     compose(&message, subject.bytes, ": agent not reachable on ", conf->socket, NULL);
-    compose(&details, reason.bytes, "; whenAgentAway is deny: see that the pointsman agent runs on this node, ",
-            "or exempt the namespace, or set whenAgentAway to allow", NULL);
+    compose(&details, reason.bytes, "; whenAgentAway is deny: see that the pointsman agent runs on this ",
+            "node, or exempt the namespace, or set whenAgentAway to allow", NULL);
     return fail(conf, verb->id == ADD ? TRY_AGAIN_LATER : NOT_AVAILABLE);
 }
 
@@ -807,8 +818,7 @@ static enum code read_stdin(struct slice *text, long long deadline)
         text->len += (size_t)n;
     }
     text->len = 0;
-    compose(&message, "cannot decode the configuration on stdin: longer than 1 MiB, at byte 1048576", NULL);
-    return DECODING_FAILURE;
+    return undecodable("it is longer than 1 MiB", MAX_STDIN);
 }
 
 static const struct verb *find_verb(const char *name)
@@ -846,7 +856,8 @@ int main(void)
     struct conf conf = {.socket = DEFAULT_SOCKET};
     signal(SIGPIPE, SIG_IGN);
     if (!verb) {
-        compose(&message, "invalid environment: CNI_COMMAND is none of ADD, DEL, CHECK, STATUS, GC, VERSION", NULL);
+        compose(&message, "invalid environment: CNI_COMMAND must be ADD, DEL, CHECK, STATUS, GC or VERSION",
+                NULL);
         return fail(&conf, INVALID_ENVIRONMENT);
     }
     long long deadline = now() + verb->deadline;

@@ -1,9 +1,9 @@
 """Which CNI configuration a node's runtime uses, and where our entry stands in it. Pure: files as values in,
 edits as values out.
 
-**What runtimes do.** They take the files `*.conf`, `*.conflist`, `*.json` of one directory in the order of their
-names, bytewise. CRI-O passes over those it cannot use, and so does the choice here; containerd takes the
-first one, and has no network at all while that is broken. `.conflist` is a chain of plugins, the others
+**What runtimes do.** They take the files `*.conf`, `*.conflist`, `*.json` of one directory in the order of
+their names, bytewise. CRI-O passes over those it cannot use, and so does the choice here; containerd takes
+the first one, and has no network at all while that is broken. `.conflist` is a chain of plugins, the others
 hold one plugin.
 
 **Where our entry goes.**
@@ -12,57 +12,36 @@ hold one plugin.
 |---|---|
 | a list | at the end of its `plugins` |
 | one plugin with `delegates` (multus) | at the end of the first delegate, the pod's default network |
-| any other single plugin; a symbolic link | in a list of ours beside it, `X-pointsman.conflist` for `X.conf` |
+| any other plugin; a symbolic link | in a list of ours beside it, `X-pointsman.conflist` for `X.conf` |
 
 The list beside sorts directly before the file that it continues, so it is the one that is used from the
 moment that it is there, and the foreign file is never touched: its owner may look for it, rewrite it (ours
-follows) or remove it (ours goes as well). It is not used for multus, which would delegate to it, and so to
-itself.
-
-**Putting in and taking out** change our own element alone (core/jsontext.py), so what is left after removal is,
-byte for byte, what was there before, whoever has written in between; no copy has to be kept for it.
+follows) or remove it (ours goes as well). It is not used for delegates, since a multus that looks for the
+network to delegate to would find the list, and itself in it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+import json
+from collections.abc import Sequence
 
 import msgspec
 
-from agent.core.jsontext import Node, appended, canonical, parse, without
+from agent.core.chain import (
+    NEIGHBOURS,
+    TYPE,
+    Entry,
+    bare,
+    chains,
+    delegates,
+    home,
+    kind,
+    ours,
+    plugins,
+    settled,
+)
+from agent.core.jsontext import Node, canonical, parse
 
-TYPE = "pointsman-cni"
-"""Our plugin's type, which is the name of its binary."""
 SUFFIXES = (".conf", ".conflist", ".json")
 BESIDE = "-pointsman.conflist"
-NEIGHBOURS = ("linkerd-cni", "istio-cni")
-"""Plugins that redirect pods as well. Their installers move them to the end of the list, so they may stand
-behind ours: two programs that both insist on the last place would rewrite the file for ever."""
-
-Away = Literal["allow", "deny"]
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """What the shim has to know. `socket`: the agent's. `when_agent_away`: what becomes of pods then.
-    `exempt_namespaces` are never held back, nor is `agent_pod`, NAMESPACE/NAME-PREFIX."""
-
-    socket: str = "/run/pointsman/cni.sock"
-    when_agent_away: Away = "allow"
-    exempt_namespaces: tuple[str, ...] = ()
-    agent_pod: str = ""
-
-    def plugin(self) -> dict[str, Any]:
-        """The element of `plugins`. It carries no cniVersion: libcni puts in that of the list."""
-        plugin: dict[str, Any] = {
-            "type": TYPE,
-            "socket": self.socket,
-            "whenAgentAway": self.when_agent_away,
-        }
-        if self.exempt_namespaces:
-            plugin["exemptNamespaces"] = list(self.exempt_namespaces)
-        if self.agent_pod:
-            plugin["agentPod"] = self.agent_pod
-        plugin["capabilities"] = {"io.kubernetes.cri.pod-annotations": True}
-        return plugin
 
 
 class File(msgspec.Struct, frozen=True):
@@ -94,8 +73,8 @@ class Picture(msgspec.Struct, frozen=True):
 
     `picked`: file from which the runtime takes its network, "" when it has none. `holder`: file in which our
     entry is, or is to be: the same one, or ours beside it. `chain`: types of the plugins there, in order, and
-    `position` our entry's place in it. `current`: that entry is the only one, in its place, as it
-    should be. `neighbours`: other plugins that redirect. `edits`: what makes everything right, in this order.
+    `position` our entry's place in it, None when it is missing. `current`: all is as it should be there.
+    `neighbours`: other plugins that redirect. `edits`: what makes everything right, in this order.
     """
 
     picked: str = ""
@@ -109,45 +88,166 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def look(files: Sequence[File], entry: Entry) -> Picture:
-    """What the runtime uses, and the edits that put our entry there. Where else an entry of ours stands, it is
-    kept current, since a multus that generates its configuration copies it from there."""
-    ours = {file.name: file for file in files if file.name.endswith(BESIDE)}
-    roots: dict[str, Node] = {}
+    """What the runtime uses, and the edits that put our entry there. Where else an entry of ours stands, it
+    is kept current, since a multus that generates its configuration copies it from there."""
+    present = {file.name: file for file in files}
     broken: list[Fault] = []
-    picked, holder = "", ""
-    edits: dict[str, str] = {}
-    kept: set[str] = set()
-    for file in sorted((file for file in files if file.name not in ours), key=_order):
-        beside = ours.get(_beside(file.name))
+    wanted: dict[str, str] = {}
+    picked = holder = ""
+    for file in sorted(files, key=_order):
+        if file.name.endswith(BESIDE):
+            continue
+        place, text = beside(file.name), None
         try:
-            root = roots[file.name] = read(file)
+            root = read(file)
         except ValueError as error:
             broken.append(Fault(file.name, str(error)))
-            if beside is None or beside.name in kept or not _usable(beside):
-                continue
-            # Its last good version is in use.
-            place, text = beside.name, settled(beside.text, entry, insert=not picked)
+            if place in present and _usable(present[place]):
+                text = settled(present[place].text, entry, insert=True)  # the last good version is in use
         else:
-            if file.plain and (_plugins(root) or _delegates(root)):
+            if file.plain and _takes_entry(file, root):
                 place, text = file.name, settled(file.text, entry, insert=not picked)
-            elif (beside is None and picked) or _beside(file.name) in kept:
-                continue
-            else:
-                place = _beside(file.name)
-                text = _continued(file.text, root, beside, entry)
-        kept.add(place)
-        edits[place] = text
+            elif place in present or not picked:
+                text = _continued(file, root, present.get(place), entry)
+        if text is None or place in wanted:
+            continue
+        wanted[place] = text
         if not picked:
             picked, holder = file.name, place
-    return _picture(files, entry, picked, holder, broken, edits, kept)
+    edits = [Edit(name, text) for name, text in wanted.items() if _text(present, name) != text]
+    edits += [Edit(name, None) for name in present if name.endswith(BESIDE) and name not in wanted]
+    shown = _shown(present, picked, holder)
+    return msgspec.structs.replace(
+        shown, broken=tuple(broken), edits=tuple(edits), current=_current(shown, edits)
+    )
 
 
 def cleared(files: Sequence[File]) -> tuple[Edit, ...]:
-    """The edits that take every entry of ours out. A broken file is left as it is."""
+    """The edits that take every entry of ours out. What is broken, or no regular file, is left as it is."""
     edits = []
     for file in sorted(files, key=_order):
         if file.name.endswith(BESIDE):
             edits.append(Edit(file.name, None))
-        elif not file.fault and file.plain and (text := _bare(file.text)) != file.text:
+        elif file.plain and _names_us(file) and (text := _bare(file)) is not None:
             edits.append(Edit(file.name, text))
     return tuple(edits)
+
+
+def naming_us(files: Sequence[File]) -> tuple[str, ...]:
+    """Files through which our binary may still be called: also broken ones, which may be mended."""
+    return tuple(file.name for file in sorted(files, key=_order) if _names_us(file))
+
+
+def read(file: File) -> Node:
+    """A file as the configuration that a runtime takes it for. Raises ValueError, which says why none can."""
+    if file.fault:
+        raise ValueError(file.fault)
+    root = parse(file.text)
+    if not isinstance(root.value, dict):
+        raise ValueError("it is no JSON object")
+    for member in ("name", "cniVersion"):
+        if not isinstance(root.value.get(member, ""), str):
+            raise ValueError(f"`{member}` is no string")
+    if not _is_list(file):
+        if not kind(root):
+            raise ValueError(
+                "`type` is missing" + ("; a list must be named .conflist" if plugins(root) else "")
+            )
+        return root
+    if "name" not in root.value:
+        raise ValueError("`name` is missing")
+    if not plugins(root):
+        raise ValueError("`plugins` is missing or empty")
+    if not all(map(kind, plugins(root))):
+        raise ValueError("a plugin has no `type`")
+    if all(kind(plugin) == TYPE for plugin in plugins(root)):
+        raise ValueError(f"it has no plugin but {TYPE}, so pods would get no network")
+    return root
+
+
+def _order(file: File) -> bytes:
+    return file.name.encode(errors="surrogateescape")
+
+
+def beside(name: str) -> str:
+    """Name of our list that continues a file."""
+    return name.rpartition(".")[0] + BESIDE
+
+
+def _is_list(file: File) -> bool:
+    return file.name.endswith(".conflist")
+
+
+def _takes_entry(file: File, root: Node) -> bool:
+    """Whether our entry can stand in the file itself."""
+    return _is_list(file) or bool(delegates(root) and not plugins(root))
+
+
+def _text(present: dict[str, File], name: str) -> str | None:
+    return present[name].text if name in present and not present[name].fault else None
+
+
+def _usable(file: File) -> bool:
+    try:
+        read(file)
+    except ValueError:
+        return False
+    return True
+
+
+def _names_us(file: File) -> bool:
+    return TYPE in file.text and _bare(file) != file.text
+
+
+def _bare(file: File) -> str | None:
+    """None where it is no JSON."""
+    try:
+        return bare(file.text)
+    except ValueError:
+        return None
+
+
+def _continued(file: File, root: Node, there: File | None, entry: Entry) -> str:
+    """The list of ours that continues a foreign configuration. What neighbours have added to it is kept, or
+    they and we would undo each other's work."""
+    base = file.text
+    if not _is_list(file):
+        plugin = {key: value for key, value in root.value.items() if key != "cniVersion"}
+        head = {key: root.value[key] for key in ("cniVersion",) if key in root.value}
+        listed = head | {"name": root.value.get("name", ""), "plugins": [plugin]}
+        base = json.dumps(listed, indent=2) + "\n"
+    if there is not None and _usable(there) and _foreign(there.text, base) == _foreign(base, base):
+        base = there.text
+    return settled(base, entry, insert=True)
+
+
+def _foreign(text: str, base: str) -> str:
+    """A list without us, and without the neighbours that the base does not have, to be compared."""
+    value = parse(text).value
+    known = {plugin["type"] for plugin in parse(base).value["plugins"]}
+    added = {TYPE, *(neighbour for neighbour in NEIGHBOURS if neighbour not in known)}
+    rest = [plugin for plugin in value["plugins"] if plugin["type"] not in added]
+    return canonical(value | {"plugins": rest})
+
+
+def _shown(present: dict[str, File], picked: str, holder: str) -> Picture:
+    """The chain that is in use."""
+    if not picked:
+        return Picture()
+    held = present.get(holder, present[picked])
+    root = read(held if _usable(held) else present[picked])
+    chain = home(root)
+    spot = chain.items if chain is not None else (delegates(root) or (root,))[:1]
+    types = tuple(map(kind, spot))
+    every = {kind(root), *types, *(kind(plugin) for chain in chains(root) for plugin in chain.items)}
+    return Picture(
+        picked=picked,
+        holder=holder,
+        chain=types,
+        position=ours(chain)[-1] if chain is not None and ours(chain) else None,
+        neighbours=tuple(name for name in NEIGHBOURS if name in every),
+    )
+
+
+def _current(shown: Picture, edits: list[Edit]) -> bool:
+    return bool(shown.picked) and all(edit.file != shown.holder for edit in edits)

@@ -64,6 +64,13 @@ class Reason(StrEnum):
     IPV6_NOT_REDIRECTED = "IPv6NotRedirected"
     SECONDARY_INTERFACE = "SecondaryInterface"
     INIT_MISMATCH = "InitResultMismatch"
+    # The node's CNI configuration
+    CNI_OVERWRITTEN = "CniConfigOverwritten"
+    CNI_CONTESTED = "CniConfigContested"
+    CNI_BROKEN = "CniConfigBroken"
+    CNI_MISSING = "CniConfigMissing"
+    CNI_NEIGHBOUR = "CniConfigForeignPlugin"
+    CNI_UNWRITABLE = "CniInstallFailed"
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -232,6 +239,30 @@ MEANINGS = {
     Reason.INIT_MISMATCH: _complaint(
         "linkerd-init reports success, and its rules were not complete in the kernel; ours are in place.",
         "nothing to do; remove linkerd-init by installing Linkerd with cniEnabled=true",
+    ),
+    Reason.CNI_OVERWRITTEN: _complaint(
+        "Another program took our entry out of the CNI configuration, or changed the shim; it is back.",
+        "nothing to do; pods that started meanwhile are repaired in place",
+    ),
+    Reason.CNI_CONTESTED: _complaint(
+        "Another program takes our entry out again and again; it is put back at most every 30 s.",
+        "tell that program to leave the configuration alone: Cilium with cni.exclusive=false",
+    ),
+    Reason.CNI_BROKEN: _complaint(
+        "A file of CNI configuration cannot be used; containerd has no network while it is the first one.",
+        "correct or remove the file named; it is left as it is",
+    ),
+    Reason.CNI_MISSING: _complaint(
+        "There is no CNI configuration yet, so no pod can start; our entry waits for it.",
+        "install the cluster's network; is --conf-dir the directory that the runtime reads?",
+    ),
+    Reason.CNI_NEIGHBOUR: _complaint(
+        "Another plugin of the chain redirects pods as well.",
+        "uninstall linkerd-cni, which this agent replaces; mesh no pod by Linkerd and Istio at once",
+    ),
+    Reason.CNI_UNWRITABLE: _complaint(
+        "The shim, or our entry in the CNI configuration, cannot be written; it is retried.",
+        "the message names the file and the remedy; new pods are redirected late meanwhile",
     ),
 }
 """Every reason, for people. docs/troubleshooting.md holds the same table."""

@@ -15,7 +15,7 @@ from agent.core.attachments import Attachment
 from agent.core.names import NETNS
 from agent.node.discovery import Sandbox, cgroup_alive, open_sandbox
 from agent.node.legacy import LegacyTables
-from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns, shown
+from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns, run_in, shown
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
 
@@ -97,7 +97,12 @@ class Hold:
             opened.callback(os.close, self.fd)
             self.netns = identify(self.fd)
             self.legacy = opened.enter_context(contextlib.closing(LegacyTables(self.fd)))
-            self.nft: Nft = opened.enter_context(contextlib.closing(datapath.open(self.fd)))
+
+            def inside() -> Nft:
+                self.legacy.open_here()
+                return datapath.open_here()
+
+            self.nft = opened.enter_context(contextlib.closing(run_in(self.fd, inside)))
             self._opened = opened.pop_all()
         self.using = threading.Lock()
         self.text = ""

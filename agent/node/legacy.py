@@ -23,7 +23,10 @@ class LegacyTables:
     def __init__(self, netns_fd: int) -> None:
         self._netns_fd = netns_fd
         self._files: dict[Family, int] = {}
-        self._open()
+
+    def open_here(self) -> None:
+        """Open what there is; for a thread that is in the namespace already."""
+        self._files |= _opened(self._closed())
 
     def families(self) -> list[Family]:
         """Families whose legacy nat table exists now."""
@@ -36,11 +39,14 @@ class LegacyTables:
             os.close(self._files.popitem()[1])
 
     def _open(self) -> None:
-        # The files come with a kernel module, in every namespace at once, ours too: as long as they
-        # are not here it would be in vain to look there.
-        closed = [family for family in _NAMES if family not in self._files and _listed_here(family)]
+        closed = self._closed()
         if closed:
             self._files |= run_in(self._netns_fd, lambda: _opened(closed))
+
+    def _closed(self) -> list[Family]:
+        # The files come with a kernel module, in every namespace at once, ours too: as long as they
+        # are not here it would be in vain to look there.
+        return [family for family in _NAMES if family not in self._files and _listed_here(family)]
 
     def _names(self, family: Family) -> list[str]:
         fd = self._files.get(family)

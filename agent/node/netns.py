@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -97,15 +98,23 @@ def run_in(fd: int, function: Callable[[], T]) -> T:
     Sockets that it makes stay in the namespace and may be used from any thread afterwards.
     Raises PermissionError when the namespace must not be entered.
     """
-    # Imported here, since the compiler's child starts often and does without it.
-    from concurrent.futures import ThreadPoolExecutor
+    results: list[T] = []
+    errors: list[BaseException] = []
 
-    def inside() -> T:
-        _enter(fd)
-        return function()
+    def inside() -> None:
+        try:
+            _enter(fd)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            errors.append(error)
 
-    with ThreadPoolExecutor(1, "netns") as thread:
-        return thread.submit(inside).result()
+    # Not an executor's thread, which costs twice as much.
+    thread = threading.Thread(target=inside, name="netns")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def enter_new_netns() -> None:

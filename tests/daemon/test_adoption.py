@@ -4,15 +4,9 @@
 """
 
 import contextlib
-import functools
 import itertools
 import json
 import shlex
-import socket
-import subprocess
-import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,17 +17,11 @@ from click.testing import CliRunner, Result
 
 from agent.cli import main
 from tests.lab.addresses import Family
-from tests.lab.agent import JSON, PATIENCE, Agent, agent, pod_manifest
-from tests.lab.netns import inside, netns, run
-from tests.lab.pod import Pod, pod_and_world
-from tests.lab.standin import Endpoint, bind
+from tests.lab.agent import JSON, Agent, agent, pod_manifest
+from tests.lab.flow import Stage, staged
+from tests.lab.netns import netns, run
 from tests.linkerd_init import COMMANDS, Command, rerun
 from tests.node.test_leftovers import needs_legacy
-
-ROOT = Path(__file__).parents[2]
-APPLICATION_UID, PORT = 1000, 8080
-BLOCK, IN_FLIGHT = 1024, 8
-"""Bytes of a block, and blocks that are on their way at any time."""
 
 INBOUND, OUTBOUND = "PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"
 KILLED = 137
@@ -170,22 +158,30 @@ def test_a01_every_kill_is_told_apart_and_cleaned_up(tmp_path: Path, init: Init)
 
 class Past(NamedTuple):
     """What linkerd-init did: `first` commands of the last family (None: all), then `later` ones of a later
-    run; its exit code, and what `redirections` says then. IPv4 is complete where it is not the last family."""
+    run; its exit code, and what `redirections` says then. IPv4 is complete where it is not the last family.
+
+    `past_the_proxy`: where connections of the last family went meanwhile.
+    """
 
     first: int | None
     later: int | None
     exit_code: int
     reason: str
     said: tuple[str, ...]
+    past_the_proxy: tuple[str, ...] = ()
 
 
+IN_FORCE = ("complete, in force",)
+OUT, BOTH = ("outbound",), ("inbound", "outbound")
 PASTS = {
-    "complete": Past(None, None, 0, "RedirectedByIptables", ("complete, in force",)),
+    "complete": Past(None, None, 0, "RedirectedByIptables", IN_FORCE),
     "killed-at-its-end": Past(11, None, KILLED, "Redirected", ("complete",)),
-    "half-done": Past(7, None, KILLED, "Redirected", ("half done (inboundOnly)",)),
-    "half-done-then-skipped": Past(7, 0, 0, "Redirected", ("half done (inboundOnly)", "reported success")),
+    "half-done": Past(7, None, KILLED, "Redirected", ("half done (inboundOnly)",), OUT),
+    "half-done-then-skipped": Past(
+        7, 0, 0, "Redirected", ("half done (inboundOnly)", "reported success"), OUT
+    ),
     "killed-twice": Past(
-        7, 3, KILLED, "Redirected", ("half done by a later run (partial, redirects nothing)",)
+        7, 3, KILLED, "Redirected", ("half done by a later run (partial, redirects nothing)",), BOTH
     ),
     "complete-then-killed": Past(None, 8, KILLED, "Redirected", ("half done by a later run (inboundOnly)",)),
 }
@@ -221,148 +217,10 @@ def told(init: Init, past: Past) -> list[str]:
     return [*named, f"IPv{last} ({init.flavour}): {state}", *more]
 
 
-class Flow:
-    """A connection on which bytes go both ways all the time: blocks, no two alike, that are echoed."""
-
-    def __init__(self, start: str, destination: Endpoint, uid: int) -> None:
-        connect = functools.partial(socket.create_connection, destination, PATIENCE)
-        self._client = inside(start, connect, uid=uid, gid=uid)
-        self._echoed = 0
-        self._ended = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def goes_on(self) -> None:
-        """Blocks that are sent from now on come back."""
-        wanted = self._echoed + 2 * IN_FLIGHT
-        deadline = time.monotonic() + PATIENCE
-        while self._echoed < wanted and time.monotonic() < deadline and not self._failure:
-            time.sleep(0.005)
-        assert self._failure is None
-        assert self._echoed >= wanted, "the connection stands still"
-
-    def close(self) -> None:
-        """Every byte has come back, and the other end closes in its turn."""
-        self._ended.set()
-        self._thread.join()
-        self._client.close()
-        assert self._failure is None
-
-    def _run(self) -> None:
-        try:
-            self._talk()
-        except (OSError, AssertionError) as failure:
-            self._failure = failure
-
-    def _talk(self) -> None:
-        sent = 0
-        while self._echoed < sent or not self._ended.is_set():
-            if sent - self._echoed < IN_FLIGHT and not self._ended.is_set():
-                self._client.sendall(_block(sent))
-                sent += 1
-                continue
-            assert self._receive(BLOCK) == _block(self._echoed), f"block {self._echoed} is another"
-            self._echoed += 1
-            time.sleep(0.001)
-        self._client.shutdown(socket.SHUT_WR)
-        assert self._receive(1) == b"", "more has come back than was sent"
-
-    def _receive(self, size: int) -> bytes:
-        received = b""
-        while len(received) < size and (data := self._client.recv(size - len(received))):
-            received += data
-        return received
-
-
-def _block(number: int) -> bytes:
-    return number.to_bytes(8, "big") * (BLOCK // 8)
-
-
-class Stage:
-    """A pod with its proxy, a process of the proxy's user that carries the bytes on; an application in the
-    pod and one in the world echo what they get. `accepted`: connections that the proxy has taken."""
-
-    def __init__(self, pod: Pod, init: Init, log: Path) -> None:
-        self.pod = pod
-        self._families = init.families
-        self._log = log
-        self._stack = contextlib.ExitStack()
-        self._start_proxy()
-        for name, family, uid in itertools.product((pod.name, pod.world), self._families, (APPLICATION_UID,)):
-            self._stack.enter_context(_echoing(name, family, uid))
-
-    @property
-    def accepted(self) -> Counter[str]:
-        lines = map(json.loads, self._log.read_text().splitlines())
-        return Counter(line["listener"] for line in lines if "peer" in line)
-
-    def flows(self) -> list[Flow]:
-        """One into the pod and one out of it for each family, each under way."""
-        pod, made = self.pod, []
-        for family in self._families:
-            into, out = pod.address[family], pod.link("eth0").there[family]
-            made += [Flow(pod.world, (into, PORT), 0), Flow(pod.name, (out, PORT), APPLICATION_UID)]
-        for flow in made:
-            flow.goes_on()
-            self._stack.callback(flow.close)
-        return made
-
-    def close(self) -> None:
-        """Flows first: each must end well."""
-        self._stack.close()
-
-    def _start_proxy(self) -> None:
-        command = [sys.executable, "-m", "tests.lab.standin", "--netns", self.pod.name, "--forward"]
-        with self._log.open("wb") as out:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=out)
-        self._stack.callback(process.wait)
-        self._stack.callback(process.kill)
-        deadline = time.monotonic() + PATIENCE
-        while "ready" not in self._log.read_text():
-            assert time.monotonic() < deadline, "the stand-in for the proxy is not ready"
-            time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def staged(init: Init, directory: Path) -> Iterator[Stage]:
-    with pod_and_world() as pod, contextlib.closing(Stage(pod, init, directory / "proxy.log")) as stage:
-        yield stage
-
-
-@contextlib.contextmanager
-def _echoing(name: str, family: Family, uid: int) -> Iterator[None]:
-    any_address = {4: "0.0.0.0", 6: "::"}[family]
-    with inside(name, lambda: bind(family, any_address, PORT), uid=uid, gid=uid) as listener:
-        listener.setblocking(True)
-        thread = threading.Thread(target=_accept, args=(listener,))
-        thread.start()
-        try:
-            yield
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def _accept(listener: socket.socket) -> None:
-    # Until it is shut down.
-    with contextlib.suppress(OSError):
-        while True:
-            threading.Thread(target=_echo, args=(listener.accept()[0],)).start()
-
-
-def _echo(connection: socket.socket) -> None:
-    with connection:
-        while data := connection.recv(1 << 16):
-            connection.sendall(data)
-
-
 def ours_decide(one: Agent, stage: Stage) -> None:
     """New connections of every kind go to the proxy, by our own rules."""
     accepted, counted = stage.accepted, one.pod("default/web")["counters"]
-    made = Counter({"inbound": 0, "outbound": 0})
-    made.update({"inbound": len(stage.flows()) // 2})
-    made["outbound"] = made["inbound"]
+    made = Counter(BOTH * (len(stage.flows()) // 2))
     assert stage.accepted - accepted == made
     now = one.pod("default/web")["counters"]
     for counter, direction in (("in_redirect", "inbound"), ("out_redirect", "outbound")):
@@ -372,12 +230,15 @@ def ours_decide(one: Agent, stage: Stage) -> None:
 @each_init
 @pytest.mark.parametrize("past", [pytest.param(past, id=name) for name, past in PASTS.items()])
 def test_cleanup_moves_a_pod_over_with_its_connections(tmp_path: Path, init: Init, past: Past) -> None:
-    with staged(init, tmp_path) as stage, agent(tmp_path, start=False) as one:
+    with staged(init.families, tmp_path) as stage, agent(tmp_path, start=False) as one:
         carry_out(stage.pod.name, first_run(init, past))
-        flows = stage.flows()
-        every = len(init.families)
-        assert stage.accepted == Counter(inbound=every, outbound=every - (past.first == 7))
+        # A flush of the only redirect ends connection tracking, and so what was redirected: where a later
+        # run does so, it harms connections before we come.
+        early = stage.flows() if past.first is None else []
         carry_out(stage.pod.name, later_run(init, past))
+        flows = early or stage.flows()
+        every = Counter(BOTH * len(init.families))
+        assert stage.accepted == every - Counter(past.past_the_proxy)
         one.put(manifest("web", stage.pod.name, init, past.exit_code))
         one.start()
         one.wait_reason("default/web", past.reason)
@@ -391,7 +252,7 @@ def test_cleanup_moves_a_pod_over_with_its_connections(tmp_path: Path, init: Ini
         for flow in flows:
             flow.goes_on()
         cleaned = pointsman(one, "cleanup", "default/web", "--yes")
-        assert (cleaned.exit_code, cleaned.stdout.count("\n  removed ")) == (0, 2 * every), cleaned.stdout
+        assert (cleaned.exit_code, cleaned.stdout.count("\n  removed ")) == (0, every.total()), cleaned.stdout
         for flow in flows:
             flow.goes_on()
 
@@ -402,3 +263,115 @@ def test_cleanup_moves_a_pod_over_with_its_connections(tmp_path: Path, init: Ini
         ours_decide(one, stage)
         again = pointsman(one, "cleanup", "default/web", "--yes")
         assert (again.exit_code, again.stdout) == (0, "default/web\n  nothing of linkerd-init is there\n")
+
+
+@each_init
+@pytest.mark.parametrize("past", ["complete", "half-done-then-skipped"])
+def test_takeover_moves_pods_over_by_itself(tmp_path: Path, init: Init, past: str) -> None:
+    with staged(init.families, tmp_path) as stage, agent(tmp_path, "--takeover", start=False) as one:
+        carry_out(stage.pod.name, first_run(init, PASTS[past]))
+        flows = stage.flows()
+        one.put(manifest("web", stage.pod.name, init))
+        one.start()
+        one.wait(lambda: rows(one)["web"]["linkerdInit"] == [], "end of linkerd-init's rules")
+        assert (one.reason("default/web"), remains(stage.pod.name, init)) == ("Redirected", "")
+        for flow in flows:
+            flow.goes_on()
+        ours_decide(one, stage)
+
+
+@each_init
+def test_the_same_removal_without_ours_resets(tmp_path: Path, init: Init) -> None:
+    """What the others would see if cleanup came too early: no rule tracks connections any more."""
+    with staged(init.families, tmp_path) as stage:
+        carry_out(stage.pod.name, init.commands)
+        flows = stage.flows()
+        chains = [(command[0], command[4]) for command in init.commands if "-N" in command]
+        carry_out(stage.pod.name, [(binary, "-t", "nat", "-F", chain) for binary, chain in chains])
+        for flow in flows:
+            with pytest.raises(AssertionError):
+                flow.goes_on()
+            assert isinstance(flow.failure, ConnectionResetError)
+            flow.failure = None
+
+
+@each_init
+def test_a_later_run_harms_nothing_beside_ours(tmp_path: Path, init: Init) -> None:
+    """The kubelet starts linkerd-init again in a pod that was moved over, and it is killed again."""
+    with staged(init.families, tmp_path) as stage, agent(tmp_path) as one:
+        past = PASTS["killed-twice"]
+        carry_out(stage.pod.name, first_run(init, past))
+        one.put(manifest("web", stage.pod.name, init, KILLED))
+        one.wait_reason("default/web", "Redirected")
+        flows = stage.flows()
+        carry_out(stage.pod.name, later_run(init, past))
+        for flow in flows:
+            flow.goes_on()
+        ours_decide(one, stage)
+        one.ask("POST", "/visit?pod=default/web")
+        assert rows(one)["web"]["linkerdInit"] == told(init, past)
+        assert rows(one)["web"]["drifts"] == 0
+
+
+@each_init
+def test_a_later_run_that_undoes_complete_rules_is_joined(tmp_path: Path, init: Init) -> None:
+    """Rules that were left alone are half gone: ours go in, and connections stay."""
+    with staged(init.families, tmp_path) as stage, agent(tmp_path) as one:
+        past = PASTS["complete-then-killed"]
+        carry_out(stage.pod.name, init.commands)
+        one.put(manifest("web", stage.pod.name, init))
+        one.wait_reason("default/web", "RedirectedByIptables")
+        flows = stage.flows()
+        carry_out(stage.pod.name, later_run(init, past))
+        if init.flavour == "legacy":
+            # No event tells of a legacy table. The kubelet does, of the container.
+            one.put(manifest("web", stage.pod.name, init, KILLED))
+        one.wait_reason("default/web", "Redirected")
+        said = rows(one)["web"]["linkerdInit"]
+        assert said == told(init, past) + (["reported success"] if init.flavour == "nft" else [])
+        for flow in flows:
+            flow.goes_on()
+        ours_decide(one, stage)
+
+
+@pytest.mark.parametrize("flavour", ["nft", pytest.param("legacy", marks=needs_legacy)])
+def test_ipv6_rules_of_a_pod_whose_proxy_has_none(tmp_path: Path, flavour: str) -> None:
+    """linkerd-init sets up IPv6 unless told not to. Ours never redirect it in such a pod: cleanup ends
+    new IPv6 connections' way through the proxy, and keeps those that are open."""
+    ipv4, both = Init(flavour, (4,)), Init(flavour, (4, 6))
+    with staged(both.families, tmp_path) as stage, agent(tmp_path) as one:
+        carry_out(stage.pod.name, both.commands)
+        flows = stage.flows()
+        one.put(manifest("web", stage.pod.name, ipv4))
+        one.wait_reason("default/web", "RedirectedByIptables")
+        assert pointsman(one, "cleanup", "default/web", "--yes").exit_code == 0
+        assert remains(stage.pod.name, both) == ""
+        for flow in flows:
+            flow.goes_on()
+
+
+@pytest.mark.parametrize("flavour", ["nft", pytest.param("legacy", marks=needs_legacy)])
+def test_half_a_rule_set_is_named_beside_a_complete_one(tmp_path: Path, flavour: str) -> None:
+    init = Init(flavour, (4, 6))
+    with netns() as pod, agent(tmp_path) as one:
+        carry_out(pod, first_run(init, PASTS["half-done"]))
+        one.put(manifest("web", pod, Init(flavour, (4,))))
+        one.wait_reason("default/web", "RedirectedByIptables")
+        row = rows(one)["web"]
+        assert row["linkerdInit"] == [*IN_FORCE, f"IPv6 ({flavour}): half done (inboundOnly)"]
+        assert f"are complete (IPv4 {flavour}) and left alone" in row["message"]
+        assert pointsman(one, "cleanup", "--all", "--yes").exit_code == 0
+        assert remains(pod, init) == ""
+
+
+@pytest.mark.parametrize("past", [pytest.param(past, id=name) for name, past in PASTS.items()])
+def test_an_agent_that_was_started_anew_says_the_same(tmp_path: Path, past: Past) -> None:
+    init = Init("nft", (4,))
+    with netns() as pod, agent(tmp_path) as one:
+        carry_out(pod, [*first_run(init, past), *later_run(init, past)])
+        one.put(manifest("web", pod, init, past.exit_code))
+        for _ in range(2):
+            one.wait_reason("default/web", past.reason)
+            assert rows(one)["web"]["linkerdInit"] == told(init, past)
+            one.stop()
+            one.start()

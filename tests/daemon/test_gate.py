@@ -105,7 +105,7 @@ def test_an_announced_pod_ends_with_del(tmp_path: Path, pod: str) -> None:
         assert add(one, "web", pod, annotations=INJECTED) is None
         assert delete(one) is None
         one.wait(lambda: one.state()["pods"] == [], "the pod's end")
-        assert attachments(one) == []
+        one.wait(lambda: attachments(one) == [], "the attachment forgotten")
 
 
 def test_an_unmeshed_pod_is_let_through_untouched(tmp_path: Path, pod: str) -> None:
@@ -154,9 +154,9 @@ def test_c14_del_twice_the_second_time_without_netns(tmp_path: Path, pod: str) -
     with agent(tmp_path) as one:
         one.put(pod_manifest("web", uid=UID))
         assert add(one, "web", pod) is None
-        assert attachments(one) == ["c1.eth0.json"]
+        one.wait(lambda: attachments(one) == ["c1.eth0.json"], "the attachment written down")
         assert delete(one, netns=pod) is None
-        assert attachments(one) == []
+        one.wait(lambda: attachments(one) == [], "the attachment forgotten")
         one.wait(lambda: one.state()["netnsHeld"] == 0, "the netns given back")
         assert delete(one) is None
         assert delete(one, "never-seen") is None
@@ -206,7 +206,7 @@ def test_gc_forgets_what_is_not_listed(tmp_path: Path, pod: str, second: str) ->
             assert add(one, name, where, uid=uid, container=container) is None
         listed = conf(**{"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]})
         assert ask(one.run_dir / "cni.sock", environment("GC"), listed) is None
-        assert attachments(one) == ["c2.eth0.json"]
+        one.wait(lambda: attachments(one) == ["c2.eth0.json"], "the unlisted one forgotten")
         one.wait(lambda: one.state()["netnsHeld"] == 1, "the unlisted netns given back")
         assert one.reason("default/b") == "Redirected"
 

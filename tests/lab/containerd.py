@@ -99,7 +99,7 @@ class Containerd:
         return plugin
 
     def write_chain(self, chain: Sequence[JSON], name: str = "lab") -> None:
-        """Replace the conflist, at once: ptp and `chain`. The runtime takes half a second to notice."""
+        """Replace the conflist, at once: ptp and `chain`. The runtime takes a moment to notice."""
         ipam = {
             "type": "host-local",
             "ranges": [[{"subnet": SUBNET}]],
@@ -108,7 +108,8 @@ class Containerd:
         }
         ptp = {"type": "ptp", "ipMasq": False, "ipam": ipam}
         conflist = {"cniVersion": "1.0.0", "name": name, "plugins": [ptp, *chain]}
-        temporary = self.directory / "conflist"
+        # In the same directory: containerd heeds no file that is moved in from another one.
+        temporary = self.conflist.with_suffix(".new")
         temporary.write_text(json.dumps(conflist, indent=2))
         temporary.rename(self.conflist)
 

@@ -94,7 +94,7 @@ class Cri:
     def ready(self) -> bool:
         """Whether the runtime answers, with a network configuration that it has accepted."""
         try:
-            conditions = self._call("Status", timeout=1).status.conditions
+            conditions = self._call("Status", patience=1).status.conditions
         except Refused:
             return False
         return len(conditions) > 1 and all(each.status for each in conditions)
@@ -120,6 +120,7 @@ class Cri:
         parent = cgroup_parent or f"{self._cgroup}/kubepods/besteffort/pod{uid}"
         logs = self._logs / f"{namespace}_{name}_{uid}"
         logs.mkdir(parents=True, exist_ok=True)
+        options = {"network": "NODE" if host_network else "POD", "pid": "CONTAINER"}
         config = {
             "metadata": {"name": name, "uid": uid, "namespace": namespace, "attempt": attempt},
             "hostname": "" if host_network else name,
@@ -127,7 +128,7 @@ class Cri:
             "annotations": dict(annotations or {}),
             "linux": {
                 "cgroup_parent": parent,
-                "security_context": {"namespace_options": {"network": "NODE" if host_network else "POD"}},
+                "security_context": {"namespace_options": options},
             },
         }
         sandbox: str = self._call("RunPodSandbox", config=config).pod_sandbox_id
@@ -175,17 +176,17 @@ class Cri:
         attempt: int = 0,
     ) -> str:
         """A container that does not run yet; returns its id. `arguments` are those of the image's program."""
+        pod = self._configs[sandbox]
+        options = pod["linux"]["security_context"]["namespace_options"]
         config = {
             "metadata": {"name": name, "attempt": attempt},
             "image": {"image": image},
             "args": [str(each) for each in arguments],
             "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
             "log_path": f"{name}-{attempt}.log",
-            "linux": {"security_context": {"run_as_user": {"value": uid}}},
+            "linux": {"security_context": {"namespace_options": options, "run_as_user": {"value": uid}}},
         }
-        answer = self._call(
-            "CreateContainer", pod_sandbox_id=sandbox, config=config, sandbox_config=self._configs[sandbox]
-        )
+        answer = self._call("CreateContainer", pod_sandbox_id=sandbox, config=config, sandbox_config=pod)
         created: str = answer.container_id
         return created
 
@@ -248,7 +249,7 @@ class Cri:
         return status
 
     def _call(
-        self, method: str, *, service: str = "RuntimeService", timeout: float = SECONDS, **fields: Any
+        self, method: str, *, service: str = "RuntimeService", patience: float = SECONDS, **fields: Any
     ) -> Any:
         descriptor = _pool().FindServiceByName(f"runtime.v1.{service}").methods_by_name[method]
         request, response = map(
@@ -260,6 +261,6 @@ class Cri:
             response_deserializer=response.FromString,
         )
         try:
-            return call(request(**fields), timeout=timeout)
+            return call(request(**fields), timeout=patience)
         except grpc.RpcError as error:
             raise Refused(f"cannot {method}: {error.details()}") from error

@@ -90,7 +90,9 @@ def _processes(marks: tuple[str, ...]) -> Iterator[str]:
         # Those that end meanwhile leave nothing.
         with contextlib.suppress(OSError):
             command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if _named(command + (place / "cgroup").read_text(), marks):
+            # A zombie has given back everything but its number, which is up to process 1.
+            zombie = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            if not zombie and _named(command + (place / "cgroup").read_text(), marks):
                 yield f"process {place.name} {command or (place / 'comm').read_text()}".rstrip()
 
 

@@ -100,10 +100,10 @@ def _mount_all() -> None:
     run("mount", "-t", "overlay", "-o", layers, "node", "/var/lib")
 
 
-def _members(cgroup: str) -> set[int]:
-    """Every process in the node's cgroups or in its mount namespace, but this one."""
-    pids = cgroups.members(cgroup)
+def _inhabitants() -> set[int]:
+    """Every process in this mount namespace, but this one."""
     ours = Path("/proc/self/ns/mnt").stat()
+    pids: set[int] = set()
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if place.name.isdecimal() and (place / "ns/mnt").stat().st_ino == ours.st_ino:
@@ -114,12 +114,13 @@ def _members(cgroup: str) -> set[int]:
 def _end(cgroup: str) -> None:
     """Kill until nobody is left, then remove the cgroups. Raises TimeoutError with what remains."""
     deadline = time.monotonic() + PATIENCE / 2
-    while members := _members(cgroup):
-        for pid in members:
+    # Containers first, so that their shims still reap them.
+    while pids := cgroups.members(cgroup) or _inhabitants():
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"cannot end processes {sorted(members)} of {cgroup}")
+            raise TimeoutError(f"cannot end processes {sorted(pids)} of {cgroup}")
         time.sleep(0.005)
     while directories := cgroups.directories(cgroup):
         # A directory is busy for a moment after its last process.

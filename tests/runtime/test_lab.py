@@ -20,6 +20,7 @@ from tests.lab.cri import Refused
 from tests.lab.images import Built
 from tests.lab.leftovers import everything, remaining
 from tests.lab.netns import inside, run
+from tests.lab.record import fail
 
 ROOT = Path(__file__).parents[2]
 RULES = """
@@ -168,8 +169,9 @@ def test_pods_outlive_their_runtime(runtime: Containerd, end: object) -> None:
 
 
 def test_a_failing_chain_is_said(tmp_path: Path, built: Built) -> None:
-    with containerd(tmp_path, built, [{"type": "none-of-that-name"}]) as runtime:
-        with pytest.raises(Refused, match="none-of-that-name"):
+    with containerd(tmp_path, built, [{"type": "record"}]) as runtime:
+        fail(runtime.plugins / "record", {"cniVersion": "1.0.0", "code": 11, "msg": "not now"})
+        with pytest.raises(Refused, match="not now"):
             runtime.cri.run_pod("web")
         assert runtime.cri.pods() == []
         assert runtime.node.run("ls", "/run/netns") == ""
@@ -179,7 +181,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path, built: Built) -> None:
     marks = [str(tmp_path)]
     before = everything(marks)
 
-    def fail() -> None:
+    def interrupted() -> None:
         with containerd(tmp_path, built) as runtime:
             marks.append(runtime.node.cgroup[1:])
             runtime.cri.run_container(runtime.cri.run_pod("web"), "app", "serve", 8080)
@@ -187,7 +189,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path, built: Built) -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fail()
+        interrupted()
     assert len(marks) == 2
     assert not remaining(before, marks)
 
@@ -206,16 +208,16 @@ with containerd(directory, Built(images, record)) as runtime:
 
 
 def test_nothing_is_left_after_a_kill(tmp_path: Path, built: Built) -> None:
+    before = everything([str(tmp_path)])
     command = [sys.executable, "-c", ORPHAN, str(built.images), str(built.record), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         cgroup = process.stdout.readline().decode().strip()
         marks = (cgroup[1:], str(tmp_path))
-        assert {line.split()[0] for line in everything(marks)} >= {"cgroup", "process"}
+        assert {line.split()[0] for line in everything(marks) - before} == {"cgroup", "process"}
         assert len(cgroups.members(cgroup)) >= 2
         process.send_signal(signal.SIGKILL)
-    left = remaining(frozenset(), marks, seconds=10)
-    assert not [line for line in left if cgroup[1:] in line or str(tmp_path) in line]
+    assert not remaining(before, marks, seconds=10)
 
 
 def test_leftovers_are_seen() -> None:

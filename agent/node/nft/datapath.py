@@ -84,7 +84,11 @@ class NftDatapath:
 
         Raises NftError, or PermissionError when the namespace must not be entered.
         """
-        return run_in(netns_fd, lambda: Nft(events=True))
+        return run_in(netns_fd, self.open_here)
+
+    def open_here(self) -> Nft:
+        """The same for a thread that is in the namespace already."""
+        return Nft(events=True)
 
     def observe(self, nl: Nft, template: Template, flags: int) -> Observed:
         """Compare only. Raises NftError."""

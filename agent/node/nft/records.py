@@ -8,6 +8,7 @@ Userdata of tables, chains, sets and objects is a `note`: it is sent, but not co
 versions write other notes and no update changes them on an object that exists.
 """
 
+import functools
 from collections.abc import Iterable
 
 import msgspec
@@ -25,6 +26,12 @@ OBJECT_COUNTER = 1
 ELEMENT_KEY, ELEMENT_FLAGS, ELEMENT_KEY_END = 1, 3, 10
 ELEMENT_END = 1
 LIST_ENTRY = 1
+
+
+DECODED = 2048
+"""Dumped objects whose content is kept: pods with one text have one dump, but for counters and names."""
+SMALL = 1024
+"""Bytes of a set's elements up to which they are kept as well."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -90,6 +97,7 @@ class Record(msgspec.Struct, frozen=True, eq=False):
         return self.kind == "set" and bool(number(self[SET_FLAGS]) & SET_ANONYMOUS)
 
 
+@functools.lru_cache(DECODED)
 def record(kind: Kind, attributes: bytes) -> Record:
     """The content of one dumped object, except elements (see `elements`)."""
     shape, found = SHAPES[kind], dict(attrs(attributes))
@@ -104,6 +112,17 @@ def record(kind: Kind, attributes: bytes) -> Record:
 
 def elements(name: str, parts: Iterable[bytes]) -> Record | None:
     """The content of one set from the element lists of its dump, in one order; None when empty."""
+    parts = tuple(parts)
+    small = sum(map(len, parts)) <= SMALL
+    return _small_elements(name, parts) if small else _elements(name, parts)
+
+
+@functools.lru_cache(DECODED)
+def _small_elements(name: str, parts: tuple[bytes, ...]) -> Record | None:
+    return _elements(name, parts)
+
+
+def _elements(name: str, parts: tuple[bytes, ...]) -> Record | None:
     found = sorted(_element(entry) for part in parts for _, entry in attrs(part))
     # Whether an interval set starts with an END element at zero depends on the library's version
     # and on the set's history; it means nothing.
