@@ -31,6 +31,7 @@ from agent.core.objects import Event
 from agent.files.source import FilesSource
 from agent.gate import Gate
 from agent.journal import Journal
+from agent.node import inquiry
 from agent.node.duty import Policy
 from agent.node.enforcer import Enforcer
 from agent.node.keeper import CannotClean, Keeper
@@ -189,20 +190,20 @@ class Daemon:
         keeper = self._find(name)
         await keeper.visit_now()
         try:
-            addresses = await keeper.addresses()
+            addresses = await inquiry.addresses(keeper, self.enforcer.kernel)
         except OSError as error:
             raise Refused(str(error)) from error
         return msgspec.structs.replace(self._pod_state(keeper), addresses=addresses)
 
     async def _trial(self, name: str) -> Trial:
         try:
-            return await self._find(name).trial()
+            return await inquiry.trial(self._find(name), self.enforcer.kernel)
         except (OSError, NftError) as error:
             raise Refused(f"cannot try a connection from {name}: {error}") from error
 
     async def _leftovers(self, name: str) -> tuple[Leftover, ...]:
         try:
-            return await self._find(name).leftovers()
+            return await inquiry.leftovers(self._find(name), self.enforcer.kernel)
         except NftError as error:
             raise Refused(str(error)) from error
 

@@ -9,9 +9,10 @@ import importlib
 import click
 
 COMMANDS = {
-    name: f"agent.cli.{name}"
+    name: f"agent.cli.{name.replace('-', '_')}"
     for name in (
         "run",
+        "install-cni",
         "check",
         "redirections",
         "explain",

@@ -7,7 +7,7 @@ is known is read afresh from the node each time; nothing else has to survive a r
 import errno
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +65,8 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
 
     `file`: the configuration that the runtime uses, "" when there is none. `holder`: the file in which our
     entry is or belongs. `chain`: types of the plugins there in order, with our entry at `position`, None
-    when it is missing. `current`: the entry is as the settings want it. `shim`: the binary in `bin_dir`.
+    when it is missing. `current`: the entry is as the settings want it. `pending`: files that are to be
+    changed, or removed, for all to be right. `shim`: the binary in `bin_dir`.
     """
 
     conf_dir: str
@@ -77,6 +78,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     current: bool = False
     neighbours: tuple[str, ...] = ()
     broken: tuple[Fault, ...] = ()
+    pending: tuple[str, ...] = ()
     shim: ShimState = "missing"
 
     @property
@@ -87,7 +89,12 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def right(self) -> bool:
         """Nothing is to be done."""
-        return self.current and self.shim == "current"
+        return not self.pending and self.shim == "current"
+
+    @property
+    def follows(self) -> bool:
+        """Our list beside is in use, and what it continues has changed."""
+        return self.holder != self.file and self.installed
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,6 +110,15 @@ class Installer:
 
     def __init__(self, settings: CniSettings) -> None:
         self.settings = settings
+
+    @contextmanager
+    def tenancy(self) -> Iterator[bool]:
+        """The right to write on this node, for as long as this lasts. False where another process has it."""
+        with ExitStack() as held:
+            with self._errors("use", self.settings.bin_dir):
+                self.settings.bin_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+                binaries = held.enter_context(Directory(self.settings.bin_dir))
+            yield binaries.try_lock()
 
     def inspect(self) -> Inspection:
         """Look, and change nothing."""
@@ -145,8 +161,8 @@ class Installer:
                         break
                 if left := naming_us(files(read(confs))):
                     raise CannotInstallError(
-                        f"cannot take our entry out of {', '.join(left)} in {settings.conf_dir}: not a regular "
-                        f"file of JSON; take it out by hand, then remove {settings.bin_dir / TYPE}"
+                        f"cannot take our entry out of {', '.join(left)} in {settings.conf_dir}: no JSON "
+                        f"in a regular file; take it out by hand, then remove {settings.bin_dir / TYPE}"
                     )
         with self._errors("remove", settings.bin_dir / TYPE):
             if (settings.bin_dir / TYPE).exists():
@@ -188,6 +204,7 @@ class Installer:
             current=picture.current,
             neighbours=picture.neighbours,
             broken=picture.broken,
+            pending=tuple(edit.file for edit in picture.edits),
             shim=self._shim_state(),
         )
 

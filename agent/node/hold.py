@@ -19,6 +19,8 @@ from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns, run_in
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
 
+NOWHERE = "cannot find its network namespace: no process of the pod is running yet"
+
 
 class Place:
     """Where a pod's netns is to be found: a path, by the word of CNI where `attached` is given, or a process
@@ -40,6 +42,11 @@ class Place:
     def __str__(self) -> str:
         return self.path or (self.sandbox.path if self.sandbox else "unknown")
 
+    @property
+    def unknown(self) -> bool:
+        """Nobody has told of any place yet."""
+        return not self.path and self.sandbox is None
+
     def open(self) -> int:
         """A descriptor of the netns, checked. NetnsMissing, HostNetns, NetnsMismatch, NoAddressYet."""
         if self.path and not self.path.startswith("/"):
@@ -47,7 +54,7 @@ class Place:
         if self.path:
             return open_netns(self.path)
         if self.sandbox is None:
-            raise NetnsMissing("cannot find its network namespace: no process of the pod is running yet")
+            raise NetnsMissing(NOWHERE)
         return open_sandbox(self.sandbox, self.ips)
 
     def withdraw(self) -> None:

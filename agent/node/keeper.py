@@ -22,16 +22,15 @@ from agent.core.spec import Derivation, RedirectSpec
 from agent.core.tally import Counters
 from agent.node.contest import Contest
 from agent.node.duty import Duty
-from agent.node.hold import Hold
+from agent.node.hold import NOWHERE, Hold
 from agent.node.kernel import Kernel
-from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
+from agent.node.leftovers import LegacyToolFailed, LegacyToolMissing
 from agent.node.lookout import Lookout
 from agent.node.netns import NetnsMissing
 from agent.node.nft.channel import NftError
 from agent.node.nft.datapath import OwnedByAnother
 from agent.node.notes import Blocked, Changed, Closed, Note, Opened, Visited
 from agent.node.outcome import failed, found, init_mismatch
-from agent.node.trial import Trial
 from agent.node.visit import Order, Sight
 
 PLACE_RETRY = 1.0
@@ -57,8 +56,10 @@ class Keeper:
         self._duty = duty
         self._kernel = kernel
         self._tell = tell
-        self._busy = asyncio.Lock()
-        self._woken = asyncio.Event()
+        self.busy = asyncio.Lock()
+        """Held by whoever looks at the pod, or asks about it."""
+        self._wanted = False
+        self._stirred = asyncio.Event()
         self._changed = asyncio.Event()
         self._full = False
         self._misses = 0
@@ -74,13 +75,14 @@ class Keeper:
     def wake(self, full: bool = False) -> None:
         """Look again soon. `full`: compare the table even if its generation has not moved."""
         self._full |= full
-        self._woken.set()
+        self._wanted = True
+        self._stirred.set()
 
     async def run(self) -> None:
         """Until the pod is no more. Cancel it to stop keeping: the kernel state stays as it is."""
         try:
             while True:
-                async with self._busy:
+                async with self.busy:
                     if not await self._look():
                         return
                 await self._sleep()
@@ -89,10 +91,9 @@ class Keeper:
 
     async def look_now(self) -> Redirection:
         """One round now, for somebody who waits for it: the status that it came to."""
-        async with self._busy:
+        async with self.busy:
             await self._look()
-        # The task sleeps by what was due before.
-        self._woken.set()
+        self._stirred.set()
         return self.status
 
     async def changed(self) -> Redirection:
@@ -102,7 +103,7 @@ class Keeper:
 
     async def compare(self) -> Sight | None:
         """What the kernel has now, compared in full, and nothing written; None while no netns is held."""
-        async with self._busy:
+        async with self.busy:
             pod = self._duty.cluster.pod(self.uid)
             if self.hold is None or self.derivation is None or pod is None:
                 return None
@@ -115,7 +116,7 @@ class Keeper:
 
     async def visit_now(self) -> None:
         """One full comparison now, with a survey if the pod is redirected, for somebody who waits for it."""
-        async with self._busy:
+        async with self.busy:
             if self.status.reason is Reason.REDIRECTED:
                 self._lookout.hurry()
             await self._look_closely()
@@ -126,7 +127,7 @@ class Keeper:
         Where its rules are complete and left alone, ours are installed first: from now on this pod is
         ours, as with the setting takeover. Raises CannotClean and what the kernel's `clean` raises.
         """
-        async with self._busy:
+        async with self.busy:
             if not self._duty.writes:
                 raise CannotClean(f"cannot clean up {self.key}: this agent does not write")
             self._takeover |= self.status.reason is Reason.IPTABLES
@@ -142,44 +143,22 @@ class Keeper:
             await self._look_closely()
             return removed
 
-    async def trial(self) -> Trial:
-        """Whether a connection made inside the pod now is redirected."""
-        async with self._busy:
-            if self.hold is None or self.spec is None or self.status.reason is not Reason.REDIRECTED:
-                return Trial("unverifiable", f"the pod is not redirected by us: {self.status.reason}")
-            tried = await self._kernel.trial(self.hold, self.spec)
-            # News of others' changes may have been read along with the answers.
-            self.wake()
-            return tried
-
-    async def leftovers(self) -> tuple[Leftover, ...]:
-        """What linkerd-init left in the pod's netns, () while that is not held."""
-        async with self._busy:
-            if self.hold is None:
-                return ()
-            found = await self._kernel.leftovers(self.hold)
-            self.wake()
-            return found
-
-    async def addresses(self) -> tuple[str, ...]:
-        """All addresses of the pod's netns, () while that is not held."""
-        async with self._busy:
-            return await self._kernel.addresses(self.hold) if self.hold is not None else ()
-
     async def _look_closely(self) -> None:
         self._full = True
         await self._look()
 
     async def _sleep(self) -> None:
+        """Until it is time to look, which a look by somebody else may have put off."""
         await asyncio.sleep(self._contest.pause())
-        due = min((at for at in (self._due, self._lookout.due) if at is not None), default=None)
-        try:
-            async with asyncio.timeout_at(due):
-                await self._woken.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._woken.clear()
+        while not self._wanted:
+            due = min((at for at in (self._due, self._lookout.due) if at is not None), default=None)
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._stirred.wait()
+            except TimeoutError:
+                break
+            self._stirred.clear()
+        self._wanted = False
 
     async def _look(self) -> bool:
         """One round. False when there is nothing left to keep."""
@@ -251,6 +230,13 @@ class Keeper:
         place = self._duty.place(pod)
         if planned.goal is Goal.CLEAR and not place.exists():
             self._report(Finding(phase=Phase.EXCLUDED, reason=planned.reason, message=planned.message))
+            return False
+        if place.unknown:
+            # Whoever learns of it wakes us: CNI, or the scan of /proc.
+            self._due = _in(LAST_RETRY)
+            if self.status.reason is not Reason.NETNS_GONE:
+                missing = Reason.NETNS_MISSING
+                self._report(Finding(phase=Phase.PENDING, reason=missing, message=NOWHERE))
             return False
         hold = await self._kernel.open(place)
         owner = self._duty.claim(self.uid, hold.netns)

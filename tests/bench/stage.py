@@ -1,4 +1,4 @@
-"""What both benchmarks stand on: empty namespaces, a real agent and its memory, and how figures are put."""
+"""What the benchmarks stand on: empty namespaces, a real agent and its memory, and how figures are put."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -104,12 +104,12 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def namespaces(count: int) -> Iterator[list[Path]]:
-    """Files of `count` empty network namespaces, `pm-bench-<pid>-<n>`, for as long as the context lasts."""
+def namespaces(count: int, kind: str = "") -> Iterator[list[Path]]:
+    """Files of `count` empty network namespaces, `pm-bench-<pid>-<kind><n>`, while the context lasts."""
     made: list[Path] = []
     try:
         for number in range(count):
-            made.append(NETNS / f"pm-bench-{os.getpid()}-{number}")
+            made.append(NETNS / f"pm-bench-{os.getpid()}-{kind}{number}")
             subprocess.run(["ip", "netns", "add", made[-1].name], check=True)
         yield list(made)
     finally:
@@ -122,11 +122,26 @@ def namespaces(count: int) -> Iterator[list[Path]]:
 class Agent:
     """A running `pointsman run`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
         self.pid = process.pid
+        self.run_dir = directory / "run"
         self._process = process
-        self._socket = run_dir / "agent.sock"
-        self._log = log
+        self._manifests = directory / "manifests"
+        self._socket = self.run_dir / "agent.sock"
+        self._log = directory / "log"
+
+    def put(self, name: str, uid: str) -> None:
+        """Write the manifest of a meshed pod whose namespace only CNI will tell."""
+        (self._manifests / f"{name}.json").write_text(json.dumps(_manifest(name, {"uid": uid})))
+
+    def wait_until_known(self, names: Iterable[str]) -> None:
+        """Wait until the agent has read the manifests of these pods. RuntimeError when it takes too long."""
+        wanted = set(names)
+        deadline = time.monotonic() + START_DEADLINE
+        while not wanted <= {pod.name for pod in self.state().pods}:
+            if time.monotonic() > deadline:
+                raise RuntimeError(self._failure(f"does not know {wanted} after {START_DEADLINE:g} s"))
+            time.sleep(0.1)
 
     def state(self) -> NodeState:
         """What the agent says of itself now. Raises OSError while it does not answer."""
@@ -188,13 +203,14 @@ def agent(pods: Sequence[Path], *options: str) -> Iterator[Agent]:
         manifests, run_dir, log = (Path(directory, name) for name in ("manifests", "run", "log"))
         manifests.mkdir()
         for path in pods:
-            (manifests / f"{path.name}.json").write_text(json.dumps(_manifest(path)))
+            annotations = {"annotations": {"pointsman.io/netns": str(path)}}
+            (manifests / f"{path.name}.json").write_text(json.dumps(_manifest(path.name, annotations)))
         command = [sys.executable, "-m", "agent", "run", "--source", f"files:{manifests}"]
         command += ["--run-dir", str(run_dir), "--admin-address", "", *options]
         with log.open("wb") as output:
             # A session of its own, so that Ctrl-C reaches the benchmark alone and it ends the agent.
             process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        running = Agent(process, run_dir, log)
+        running = Agent(process, Path(directory))
         try:
             yield running
         finally:
@@ -202,9 +218,9 @@ def agent(pods: Sequence[Path], *options: str) -> Iterator[Agent]:
                 running.end()
 
 
-def _manifest(netns: Path) -> dict[str, Any]:
-    metadata = {"name": netns.name, "namespace": "bench", "annotations": {"pointsman.io/netns": str(netns)}}
+def _manifest(name: str, metadata: dict[str, Any]) -> dict[str, Any]:
     containers = [{"name": "app"}, {"name": "linkerd-proxy"}]
+    metadata = {"name": name, "namespace": "bench", **metadata}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
 
 

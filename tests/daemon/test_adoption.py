@@ -119,10 +119,8 @@ def replayed(init: Init, commands: Iterable[Command]) -> list[str]:
 
 
 def pasts(init: Init) -> Iterator[tuple[str, list[Command]]]:
-    """Every first run that was killed, and for IPv4 alone every later run that was killed as well.
-
-    Where the first run is done with IPv4, its IPv6 part goes the same way.
-    """
+    """A first run that was killed after each of its last family's commands, and for IPv4 alone a later run
+    that was killed after each of its own, when the first had come to its middle or its end."""
     commands = init.commands
     per_family = len(COMMANDS())
     for count in range(len(commands) - per_family + 1, len(commands) + 1):
@@ -158,9 +156,10 @@ def test_a01_every_kill_is_told_apart_and_cleaned_up(tmp_path: Path, init: Init)
 
 class Past(NamedTuple):
     """What linkerd-init did: `first` commands of the last family (None: all), then `later` ones of a later
-    run; its exit code, and what `redirections` says then. IPv4 is complete where it is not the last family.
+    run (None: there was none; 0: it was of an old release); its exit code, and what `redirections` says
+    then. IPv4 is complete where it is not the last family.
 
-    `past_the_proxy`: where connections of the last family went meanwhile.
+    `past_the_proxy`: directions in which connections of the last family escaped before the agent came.
     """
 
     first: int | None
@@ -201,10 +200,11 @@ def later_run(init: Init, past: Past) -> list[Command]:
 
 def _cut(init: Init, commands: Iterable[Command], count: int | None) -> list[Command]:
     """The commands of the last family, or so many of them, after all those of the other."""
-    of_last = {True: [], False: []}  # type: dict[bool, list[Command]]
+    ipv6 = init.families[-1] == 6
+    before, last = [], []
     for command in commands:
-        of_last[command[0].startswith("ip6") == (init.families[-1] == 6)].append(command)
-    return [*of_last[False], *of_last[True][:count]]
+        (last if command[0].startswith("ip6") == ipv6 else before).append(command)
+    return [*before, *last[:count]]
 
 
 def told(init: Init, past: Past) -> list[str]:

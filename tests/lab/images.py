@@ -31,14 +31,15 @@ class Built(msgspec.Struct, frozen=True):
 
 def build(directory: Path) -> Built:
     """Compile everything into `directory`, which exists. Takes half a second; needs musl-tools."""
-    pause, box, record = (_compile(name, directory / name) for name in ("pause", "box", "record"))
+    names = ("pause", "box", "record")
+    pause, box, record = (compile_static(SOURCES / f"{name}.c", directory / name) for name in names)
     archive = directory / "images.tar"
     _write_archive(archive, {PAUSE: pause, BOX: box})
     return Built(archive, record)
 
 
-def _compile(name: str, program: Path) -> Path:
-    source = SOURCES / f"{name}.c"
+def compile_static(source: Path, program: Path) -> Path:
+    """Compile one file of C into a static program; returns its path."""
     command = ["musl-gcc", "-static", "-Os", "-s", "-Wall", "-Wextra", "-o", str(program), str(source)]
     try:
         subprocess.run(command, check=True)
