@@ -137,8 +137,8 @@ def _once(installer: Installer, remove: bool) -> Outcome:
     if not remove and found.right:
         return Outcome(found)
     raise CannotInstallError(
-        f"cannot change the CNI configuration in {installer.settings.conf_dir}: a running agent keeps it; end "
-        "the agent first, or give it these settings"
+        f"cannot change the CNI configuration in {installer.settings.conf_dir}: a running agent keeps it; "
+        "end the agent first, or give it these settings"
     )
 
 

@@ -85,8 +85,8 @@ class Directory:
         OSError; nothing is left of an attempt."""
         temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=self._fd)
         try:
+            fd = os.open(temporary, flags, 0o600, dir_fd=self._fd)
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -98,11 +98,13 @@ class Directory:
             if before is not None and before.plain and not self._is_still(name, before):
                 raise Changed(name)
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=self._fd)
+            os.fsync(self._fd)
+        except OSError as error:
+            error.filename, error.filename2 = name, None
             raise
-        os.fsync(self._fd)
+        finally:
+            with contextlib.suppress(OSError):  # it was renamed, or could not be made
+                os.unlink(temporary, dir_fd=self._fd)
 
     def remove(self, name: str) -> None:
         """No error when it is not there."""

@@ -135,7 +135,7 @@ class Installer:
         written: list[str] = []
         if not settings.conf_dir.is_dir():
             return Outcome(self.inspect())
-        with self._errors("write to", settings.conf_dir), Directory(settings.conf_dir, lock=True) as confs:
+        with self._errors("write", settings.conf_dir), Directory(settings.conf_dir, lock=True) as confs:
             for _ in range(ATTEMPTS):
                 found = read(confs)
                 picture = look(files(found), settings.entry)
@@ -152,7 +152,7 @@ class Installer:
         written: list[str] = []
         if settings.conf_dir.is_dir():
             with (
-                self._errors("write to", settings.conf_dir),
+                self._errors("write", settings.conf_dir),
                 Directory(settings.conf_dir, lock=True) as confs,
             ):
                 for _ in range(ATTEMPTS):
@@ -164,7 +164,7 @@ class Installer:
                         f"cannot take our entry out of {', '.join(left)} in {settings.conf_dir}: no JSON "
                         f"in a regular file; take it out by hand, then remove {settings.bin_dir / TYPE}"
                     )
-        with self._errors("remove", settings.bin_dir / TYPE):
+        with self._errors("remove", settings.bin_dir):
             if (settings.bin_dir / TYPE).exists():
                 with Directory(settings.bin_dir) as binaries:
                     binaries.sweep()
@@ -174,8 +174,7 @@ class Installer:
 
     def _place_shim(self) -> list[str]:
         """Under the lock of the configuration's directory."""
-        target = self.settings.bin_dir / TYPE
-        with self._errors("write", target):
+        with self._errors("write", self.settings.bin_dir):
             data = self._shim()
             self.settings.bin_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
             with Directory(self.settings.bin_dir) as binaries:
@@ -183,7 +182,7 @@ class Installer:
                 if _is_shim(binaries, data):
                     return []
                 binaries.replace(TYPE, data, mode=0o755)
-        return [str(target)]
+        return [str(self.settings.bin_dir / TYPE)]
 
     def _shim(self) -> bytes:
         try:
@@ -217,15 +216,14 @@ class Installer:
                 return "current" if _is_shim(binaries, data) else "differs"
 
     @contextmanager
-    def _errors(self, verb: str, path: Path) -> Iterator[None]:
+    def _errors(self, verb: str, directory: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            where = directory / error.filename if isinstance(error.filename, str | Path) else directory
             remedy = _REMEDIES.get(error.errno or 0, "look at the node's disk")
-            name = f" ({error.filename})" if error.filename and str(error.filename) != str(path) else ""
-            raise CannotInstallError(
-                f"cannot {verb} {path}{name}: {error.strerror or error}; {remedy}"
-            ) from error
+            words = error.strerror or str(error)
+            raise CannotInstallError(f"cannot {verb} {where}: {words}; {remedy}") from error
 
 
 def _is_shim(binaries: Directory, data: bytes) -> bool:

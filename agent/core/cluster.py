@@ -1,4 +1,4 @@
-"""The one in-memory picture of the cluster objects that matter to this node.
+"""The one in-memory picture of the cluster objects that matter to redirection on this node.
 
 Changed by one consumer of one ordered queue of events; everyone else only reads. `apply` says which
 pods are touched, and carries no data: whoever is woken looks again.
@@ -80,7 +80,7 @@ class Cluster:
             return list(self.pods.values())
         if kind is Namespace:
             return list(self.namespaces.values())
-        return list(self.services.values())
+        return list(self.services.values()) if kind is Service else []
 
     def _put(self, item: Object) -> set[str]:
         match item:
@@ -98,6 +98,8 @@ class Cluster:
             case Service():
                 self.services[item.metadata.namespace, item.metadata.name] = item
                 return self._for_service(item)
+            case _:
+                return set()
 
     def _drop(self, item: Object) -> set[str]:
         match item:
@@ -109,6 +111,8 @@ class Cluster:
             case Service():
                 self.services.pop((item.metadata.namespace, item.metadata.name), None)
                 return self._for_service(item)
+            case _:
+                return set()
 
     def _in_namespace(self, name: str) -> set[str]:
         pods = (*self.pods.values(), *self._announced.values())
@@ -125,5 +129,5 @@ def _identity(item: Object) -> tuple[str, ...]:
             return (item.uid,)
         case Namespace():
             return (item.metadata.name,)
-        case Service():
+        case _:
             return (item.metadata.namespace, item.metadata.name)

@@ -7,39 +7,40 @@ sends null where Go has a nil slice. Unknown fields are dropped while decoding.
 
 import msgspec
 
+from agent.core.discovery.objects import (
+    ConfigMap,
+    Endpoints,
+    EndpointSlice,
+    ExternalWorkload,
+    Job,
+    Node,
+    ReplicaSet,
+    Server,
+    ServiceProfile,
+)
+from agent.core.meta import Metadata as Metadata
+from agent.core.meta import Partial
 from agent.core.names import PodKey
 
 
-class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Base of all partial objects: immutable, camelCase on the wire."""
-
-
-class Metadata(_Object, frozen=True):
-    name: str = ""
-    namespace: str = "default"
-    uid: str = ""
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    deletion_timestamp: str | None = None
-
-
-class EnvVar(_Object, frozen=True):
+class EnvVar(Partial, frozen=True):
     name: str
     value: str | None = None
 
 
-class SecurityContext(_Object, frozen=True):
+class SecurityContext(Partial, frozen=True):
     run_as_user: int | None = None
     run_as_group: int | None = None
 
 
-class ContainerPort(_Object, frozen=True):
+class ContainerPort(Partial, frozen=True):
     container_port: int
     name: str | None = None
     protocol: str | None = None
+    host_port: int | None = None
 
 
-class Container(_Object, frozen=True):
+class Container(Partial, frozen=True):
     name: str
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
@@ -47,46 +48,61 @@ class Container(_Object, frozen=True):
     restart_policy: str | None = None
 
 
-class PodSpec(_Object, frozen=True):
+class PodSpec(Partial, frozen=True):
     node_name: str | None = None
     host_network: bool | None = None
     host_users: bool | None = None
+    service_account_name: str | None = None
     security_context: SecurityContext | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
 
 
-class Terminated(_Object, frozen=True):
+class Terminated(Partial, frozen=True):
     exit_code: int = 0
     reason: str | None = None
 
 
-class Running(_Object, frozen=True):
+class Running(Partial, frozen=True):
     started_at: str | None = None
 
 
-class ContainerState(_Object, frozen=True):
+class ContainerState(Partial, frozen=True):
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_Object, frozen=True):
+class ContainerStatus(Partial, frozen=True):
     name: str
     state: ContainerState | None = None
 
 
-class PodIP(_Object, frozen=True):
+class PodIP(Partial, frozen=True):
     ip: str
 
 
-class PodStatus(_Object, frozen=True):
+class HostIP(Partial, frozen=True):
+    ip: str
+
+
+class PodCondition(Partial, frozen=True):
+    type: str
+    status: str = "Unknown"
+    reason: str | None = None
+
+
+class PodStatus(Partial, frozen=True):
     phase: str | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    host_ips: tuple[HostIP, ...] | None = msgspec.field(default=None, name="hostIPs")
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    conditions: tuple[PodCondition, ...] | None = None
 
 
-class Pod(_Object, frozen=True):
+class Pod(Partial, frozen=True):
     """A pod. `metadata.uid` is never empty once a source has handed it out."""
 
     metadata: Metadata
@@ -122,7 +138,7 @@ class Pod(_Object, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
 
-class Namespace(_Object, frozen=True):
+class Namespace(Partial, frozen=True):
     metadata: Metadata
 
     @property
@@ -130,22 +146,41 @@ class Namespace(_Object, frozen=True):
         return self.metadata.annotations or {}
 
 
-class ServicePort(_Object, frozen=True):
+class ServicePort(Partial, frozen=True):
     port: int
     target_port: int | str | None = None
     name: str | None = None
+    protocol: str | None = None
 
 
-class ServiceSpec(_Object, frozen=True):
+class ServiceSpec(Partial, frozen=True):
+    type: str | None = None
+    cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
+    cluster_ips: tuple[str, ...] | None = msgspec.field(default=None, name="clusterIPs")
     ports: tuple[ServicePort, ...] | None = None
+    internal_traffic_policy: str | None = None
 
 
-class Service(_Object, frozen=True):
+class Service(Partial, frozen=True):
     metadata: Metadata
     spec: ServiceSpec = ServiceSpec()
 
 
-Object = Pod | Namespace | Service
+Object = (
+    Pod
+    | Namespace
+    | Service
+    | EndpointSlice
+    | Endpoints
+    | Server
+    | ServiceProfile
+    | ExternalWorkload
+    | Node
+    | ReplicaSet
+    | Job
+    | ConfigMap
+)
+"""Redirection reads the first three; discovery all but the ConfigMap, which is for its settings."""
 
 
 class Replace(msgspec.Struct, frozen=True):

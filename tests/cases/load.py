@@ -17,6 +17,8 @@ _TEXT_KEYS = {"annotations", "ns_annotations", "proxy_env", "labels", "env"}
 """Mappings whose values are strings in Kubernetes: `010` stays 010 and `22:30` does not become 1350."""
 _PROSE_KEYS = {"id", "title", "note"}
 """What is text for people, `2026-01-01` and `yes` included."""
+_JOINED_KEYS = {"note", "do"}
+"""What is prose, and may hold commas within braces."""
 _LARGEST = 100_000
 """Nodes of one case with its aliases written out; a few lines of nested aliases are millions."""
 
@@ -139,7 +141,7 @@ def _prepare(node: yaml.Node) -> None:
             _prepare(item)
     if not isinstance(node, yaml.MappingNode):
         return
-    _join_note(node)
+    _join_prose(node)
     seen: set[str] = set()
     for key, value in node.value:
         if str(key.value) in seen:
@@ -159,12 +161,12 @@ def _as_text(node: yaml.Node) -> None:
         node.tag = _STRING
 
 
-def _join_note(node: yaml.MappingNode) -> None:
+def _join_prose(node: yaml.MappingNode) -> None:
     """Join prose with commas again: `{note: there, and back}` reads as a note and a key without value."""
     pairs: list[tuple[yaml.Node, yaml.Node]] = []
     for key, value in node.value:
         valueless = isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
-        if pairs and valueless and pairs[-1][0].value == "note" and isinstance(pairs[-1][1], yaml.ScalarNode):
+        if pairs and valueless and pairs[-1][0].value in _JOINED_KEYS and isinstance(pairs[-1][1], yaml.ScalarNode):
             pairs[-1][1].value += f", {key.value}"
             pairs[-1][1].tag = _STRING
         else:

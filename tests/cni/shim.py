@@ -1,21 +1,18 @@
-"""The shim under test: built by the Makefile's own rule, called as a runtime calls it, and its agents by script."""
+"""The shim under test: built by the Makefile's own rule, and called as a runtime calls it."""
 
 import contextlib
+import itertools
 import json
 import os
-import socket
-import struct
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from agent.cni.wire import HEADER, MAGIC, reply
+from agent.core.cni import VERSIONS
 from tests.lab import cni
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +22,10 @@ UNSTRIPPED = "musl-gcc -static -no-pie"
 SANITIZED = "gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 VERBS = ("ADD", "DEL", "CHECK", "STATUS", "GC")
+PREVIOUS = '{ "cniVersion":"1.0.0",\n\t"ips" : [ {"address":"10.9.0.2/32"} ], "dns":{} }'
+TABLE = tuple(itertools.product(VERBS, VERSIONS, ("allow", "deny")))
+"""Verb, version and policy of the calls that `calls` gives."""
+
 AWAY_AFTER = 1.5
 """Seconds for which ADD tries an agent that cannot be reached."""
 
@@ -66,8 +67,27 @@ class Call(msgspec.Struct, frozen=True):
 
 def conf(path: Path | None, version: str | None = "1.0.0", **more: Any) -> bytes:
     """A configuration; `path` is that of the agent's socket."""
-    found = {"name": "net", "type": "pointsman-cni", "cniVersion": version, "socket": path and str(path), **more}
+    found = {
+        "name": "net",
+        "type": "pointsman-cni",
+        "cniVersion": version,
+        "socket": path and str(path),
+        **more,
+    }
     return json.dumps({key: value for key, value in found.items() if value is not None}).encode()
+
+
+def with_previous(stdin: bytes, previous: str = PREVIOUS) -> bytes:
+    """The configuration with a prevResult, byte for byte."""
+    return b'{"prevResult": ' + previous.encode() + b" ," + stdin[1:]
+
+
+def calls(path: Path) -> list[Call]:
+    """Those of TABLE."""
+    return [
+        Call(verb, with_previous(conf(path, version, whenAgentAway=policy)))
+        for verb, version, policy in TABLE
+    ]
 
 
 def start(program: Path, call: Call, **streams: Any) -> subprocess.Popen[bytes]:
@@ -77,6 +97,14 @@ def start(program: Path, call: Call, **streams: Any) -> subprocess.Popen[bytes]:
     given = {key: value for key, value in environment.items() if value is not None}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([str(program)], env={**_SANITIZER_OPTIONS, **given}, **{**pipes, **streams})
+
+
+def feed(process: subprocess.Popen[bytes], stdin: bytes) -> None:
+    """All of stdin, which must fit into a pipe, and its end. A shim need not read it."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(stdin)
+    process.stdin = None
 
 
 def finish(process: subprocess.Popen[bytes], stdin: bytes, begun: float) -> Done:
@@ -102,137 +130,9 @@ def call_all(program: Path, calls: Iterable[Call]) -> list[Done]:
     for each in calls:
         begun = time.monotonic()
         process = start(program, each)
-        with contextlib.suppress(BrokenPipeError), _stdin(process) as pipe:
-            pipe.write(each.stdin)
-        process.stdin = None
+        feed(process, each.stdin)
         started.append((process, begun))
     return [finish(process, b"", begun) for process, begun in started]
-
-
-def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdin is not None
-    return process.stdin
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What a scripted agent was asked."""
-
-    environment: dict[str, str]
-    stdin: bytes
-
-
-Script = Callable[[socket.socket, Request], bool | None]
-"""What an agent does with a request. The connection is closed afterwards, unless it returns True."""
-
-
-def says(*parts: bytes) -> Script:
-    """Sends each part for itself."""
-
-    def script(connection: socket.socket, _: Request) -> None:
-        for part in parts:
-            connection.sendall(part)
-
-    return script
-
-
-def silent(_connection: socket.socket, _request: Request) -> bool:
-    return True
-
-
-def frame(code: int, body: bytes = b"", *, magic: bytes = MAGIC, length: int | None = None) -> bytes:
-    """A reply that need not be right."""
-    return struct.pack("<8sII", magic, code, len(body) if length is None else length) + body
-
-
-SUCCESS = says(reply(b""))
-
-
-@contextlib.contextmanager
-def agent(path: Path, script: Script, *, backlog: int = 4096) -> Iterator[list[Request]]:
-    """An agent on the socket `path` that follows `script`; yields the requests as they come.
-
-    At the end its socket's file is removed. A request that never becomes whole is dropped.
-    """
-    requests: list[Request] = []
-    held: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connection.settimeout(5)
-            keep = False
-            # A shim that has given up takes no more answers.
-            with contextlib.suppress(OSError):
-                request = receive(connection)
-                if request is not None:
-                    requests.append(request)
-                    keep = bool(script(connection, request))
-            held.append(connection) if keep else connection.close()
-
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(backlog)
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield requests
-        finally:
-            path.unlink(missing_ok=True)
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            for connection in held:
-                connection.close()
-
-
-def receive(connection: socket.socket) -> Request | None:
-    """One whole request, None when the shim hangs up before. AssertionError when it is not one."""
-    header = _exactly(connection, HEADER.size)
-    if header is None:
-        return None
-    magic, environment_size, stdin_size = HEADER.unpack(header)
-    assert magic == MAGIC
-    body = _exactly(connection, environment_size + stdin_size)
-    if body is None:
-        return None
-    environment = body[:environment_size]
-    assert environment.endswith(b"\0")
-    pairs = (entry.decode().split("=", 1) for entry in environment[:-1].split(b"\0"))
-    return Request({key: value for key, value in pairs}, body[environment_size:])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(size - len(found))
-        if not part:
-            return None
-        found += part
-    return bytes(found)
-
-
-@contextlib.contextmanager
-def foreign_agent(path: Path, uid: int) -> Iterator[None]:
-    """A socket on which a process of another user listens."""
-    listening = "import socket, sys; socket.socket(fileno=0).listen(); print(flush=True); sys.stdout.close(); "
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", listening + "import time; time.sleep(60)"],
-            user=uid,
-            stdin=listener,
-            stdout=subprocess.PIPE,
-        )
-        with process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == b"\n"
-                yield
-            finally:
-                process.kill()
-                path.unlink()
 
 
 @contextlib.contextmanager

@@ -168,7 +168,7 @@ def test_the_first_usable_file_by_name_is_picked() -> None:
     assert picture.picked == "10-b.json"
     assert [edit.file for edit in picture.edits] == ["10-b-pointsman.conflist"]
     assert picture.broken == (
-        Fault("05-broken.conflist", "expecting value, at line 1 column 26"),
+        Fault("05-broken.conflist", "expecting value, at line 1 column 27"),
         Fault("06-list.conf", "`type` is missing; a list must be named .conflist"),
         Fault("07-gone.conflist", "it is a symbolic link to nothing"),
     )

@@ -131,7 +131,7 @@ class Kubelet:
         self.agent.drop(pod.manifest)
 
     def call_plugin(self, environment: dict[str, str]) -> str:
-        """Call our plugin on the node as a runtime would; returns its answer. RuntimeError when it refuses."""
+        """Call our plugin on the node as a runtime does; returns its answer. RuntimeError when it refuses."""
         variables = [f"{key}={value}" for key, value in environment.items()]
         conf = {"cniVersion": "1.0.0", "name": "by-hand", **entry(self.agent.directory)}
         command = [*self.runtime.prefix, "env", *variables, str(self.runtime.plugins / "pointsman-cni")]
