@@ -29,6 +29,7 @@ class StateCollector(Collector):
             return
         yield from _pods(state)
         yield from _connections(state)
+        yield from _cni(state)
 
 
 def _pods(state: NodeState) -> Iterator[Metric]:
@@ -62,6 +63,25 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "pointsman_writer", "1 while this agent may write to the kernel.", int(state.writer)
     )
+
+
+def _cni(state: NodeState) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "pointsman_cni_answering",
+        "1 while this agent answers the CNI shim, 0 while another does, or nobody.",
+        int(state.cni.answering),
+    )
+    yield GaugeMetricFamily(
+        "pointsman_cni_attachments",
+        "Sandboxes that the container runtime has told of and not ended.",
+        state.cni.attachments,
+    )
+    if state.cni.chain is not None:
+        yield GaugeMetricFamily(
+            "pointsman_cni_installed",
+            "1 while new pods of this node come by our shim, 0 while they do not.",
+            int(state.cni.chain.installed),
+        )
 
 
 def _connections(state: NodeState) -> Iterator[Metric]:

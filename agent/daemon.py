@@ -3,7 +3,8 @@
 **Start**: run directory, doors (alive, not ready), kernel probe, then the source's events. The
 writer's lock is tried at once and then ten times a second; until it is held, pods are compared and
 nothing is written.
-**Ready**: the kernel is probed, the source has listed everything, every pod has been looked at once.
+**Ready**: the kernel is probed, the source has listed everything, every pod has been looked at once, and,
+where this agent is to keep it, the node's CNI configuration has our entry.
 **Stop** (SIGTERM, SIGINT): not ready, the shim's calls under way are answered, no more events, every keeper
 ends and gives back its sockets (rules stay), then the lock goes, then the doors close.
 
@@ -18,16 +19,19 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, Counter
 
 from agent import __version__
 from agent.admin import Admin, Door, Refused
 from agent.calls import Calls
+from agent.cni.install import Installer
 from agent.cni.ledger import Ledger
+from agent.cni.watch import Watch
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
 from agent.core.objects import Event
+from agent.core.reasons import Reason
 from agent.files.source import FilesSource
 from agent.gate import Gate
 from agent.journal import Journal
@@ -40,7 +44,7 @@ from agent.node.lock import WriterLock
 from agent.node.nft.channel import NftError
 from agent.node.trial import Trial
 from agent.settings import Settings
-from agent.state import NodeState, PodState
+from agent.state import CniState, NodeState, PodState
 from agent.watchdog import Watchdog
 
 log = structlog.get_logger("daemon")
@@ -74,6 +78,13 @@ class Daemon:
         self.lock = WriterLock(settings.lock_path)
         self.gate = Gate(self.enforcer, Ledger(settings.attachments_dir), settings.unknown_wait)
         self.calls = Calls(self.gate, self.enforcer, self.lock, settings.run_dir, self.registry)
+        self.watch = Watch(Installer(settings.cni), self._chain_news) if settings.cni is not None else None
+        self._chain_changes = Counter(
+            "pointsman_cni_config_reports",
+            "Reports about the node's CNI configuration, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._source = source or FilesSource(settings.source)
         self._watchdog = Watchdog(settings.hang_timeout)
         self._stop = asyncio.Event()
@@ -99,7 +110,9 @@ class Daemon:
         async with asyncio.TaskGroup() as rooms:
             enforcing = rooms.create_task(self.enforcer.run())
             calls = rooms.create_task(self.calls.run())
-            others = [rooms.create_task(work()) for work in (self._pump, self._become_writer, self._beat)]
+            works = [self._pump, self._become_writer, self._beat]
+            works += [self.watch.run] if self.watch is not None else []
+            others = [rooms.create_task(work()) for work in works]
             await self._stop.wait()
             log.info("stopping")
             calls.cancel()
@@ -143,7 +156,12 @@ class Daemon:
             waits.append("the source has not listed everything yet")
         elif not self.enforcer.settled():
             waits.append("not every pod has been compared yet")
+        if self.watch is not None and not (self.watch.inspection and self.watch.inspection.installed):
+            waits.append("the shim is not in the node's CNI configuration yet")
         return tuple(waits)
+
+    def _chain_news(self, reason: Reason, _message: str) -> None:
+        self._chain_changes.labels(reason.value).inc()
 
     async def state(self) -> NodeState:
         """The node as it is now; counters are read from the kernel."""
@@ -160,11 +178,17 @@ class Daemon:
             netns_held=len(holds),
             netns_live=sum(1 for hold in holds if not hold.ended()),
             totals=totals,
+            cni=CniState(
+                answering=self.calls.open,
+                attachments=len(self.enforcer.duty.attachments),
+                chain=self.watch.inspection if self.watch is not None else None,
+            ),
             pods=tuple(self._pod_state(keeper) for keeper in self.enforcer.keepers.values()),
         )
 
     def _pod_state(self, keeper: Keeper) -> PodState:
         hold, derivation = keeper.hold, keeper.derivation
+        attached = self.enforcer.duty.attachments.of(keeper.uid, keeper.key)
         return PodState(
             namespace=keeper.key.namespace,
             name=keeper.key.name,
@@ -176,6 +200,8 @@ class Daemon:
             origins=derivation.origins if derivation else {},
             shadowed=derivation.shadowed if derivation else {},
             counters=self.enforcer.tally.of(keeper.uid),
+            container=attached.container_id if attached is not None else "",
+            let_through=attached is not None and attached.let_through,
         )
 
     def _find(self, name: str) -> Keeper:

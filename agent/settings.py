@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from agent.cni.install import CniSettings
 from agent.core.spec import NodeDefaults
 
 
@@ -26,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
     listener_period: float = 10.0
     hang_timeout: float = 10.0
     unknown_wait: float = 2.0
+    cni: CniSettings | None = None
     repair_burst: float = 100.0
     repair_rate: float = 5.0
 

@@ -6,14 +6,27 @@ Shape: `NodeState`, with camelCase keys; settings keep the names of `RedirectSpe
 
 import msgspec
 
+from agent.cni.install import Inspection
 from agent.core.lifecycle import Redirection
 from agent.core.spec import Origin, RedirectSpec
 from agent.core.tally import Counters
 
 
+class CniState(msgspec.Struct, frozen=True, rename="camel"):
+    """The CNI gate. `answering`: this agent has the shim's socket. `attachments`: sandboxes that the runtime
+    has told of and not ended. `chain`: the node's CNI configuration at the last look; None where this agent
+    does not keep it."""
+
+    answering: bool
+    attachments: int
+    chain: Inspection | None = None
+
+
 class PodState(msgspec.Struct, frozen=True, rename="camel"):
     """One pod. `differences` of the status are what the last look found and what was put right.
-    `addresses`: of its netns, loopback too; only the answer to a visit has them."""
+    `addresses`: of its netns, loopback too; only the answer to a visit has them. `container`: id of the
+    sandbox that CNI told of, "" for a pod that did not come by the gate; `let_through`: it passed the gate
+    before its source knew it, without rules."""
 
     namespace: str
     name: str
@@ -26,6 +39,8 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
     shadowed: dict[str, tuple[Origin, ...]] = {}
     counters: Counters = {}
     addresses: tuple[str, ...] = ()
+    container: str = ""
+    let_through: bool = False
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,4 +57,5 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     netns_held: int
     netns_live: int
     totals: Counters
+    cni: CniState
     pods: tuple[PodState, ...]
