@@ -17,6 +17,7 @@ sets, so a change of a port list changes elements and keeps rules, handles and c
 The text names no pod, so pods with equal settings share it, and it is compiled once.
 """
 
+import functools
 import hashlib
 import textwrap
 from collections.abc import Iterable
@@ -87,6 +88,11 @@ RULES = (
 """Every rule id, in the order in which packets meet the rules. A spec has some of them."""
 
 
+RENDERED = 32
+"""Texts that are kept: most pods of a node have the same few."""
+
+
+@functools.lru_cache(RENDERED)
 def render(spec: RedirectSpec) -> str:
     """The table of a meshed pod as nft text, for an empty network namespace. Deterministic."""
     note = f" spec={spec_hash(spec)}"

@@ -1,5 +1,7 @@
 """What all keepers of this node go by: the picture, the rules of the house, and who may write."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from agent.core.attachments import Attachments
@@ -7,6 +9,7 @@ from agent.core.cluster import Cluster
 from agent.core.names import NETNS, PodKey
 from agent.core.objects import Namespace, Pod, Service
 from agent.core.plan import Goal, Plan, plan
+from agent.core.ports import PortSet
 from agent.core.reasons import Reason
 from agent.core.redirect import derive
 from agent.core.spec import Derivation, NodeDefaults
@@ -33,6 +36,15 @@ class Policy(msgspec.Struct, frozen=True):
     repair_rate: float = 5.0
 
 
+class _Derived(NamedTuple):
+    """A derivation and what it was made from."""
+
+    pod: Pod
+    namespace: Namespace | None
+    ports: PortSet | None
+    derivation: Derivation
+
+
 class Duty:
     """Shared by the keepers of one enforcer, used on the loop only."""
 
@@ -45,6 +57,7 @@ class Duty:
         self.attachments = Attachments()
         self.sandboxes: dict[str, Sandbox] = {}
         self._owners: dict[NetnsId, str] = {}
+        self._derived: dict[str, _Derived] = {}
 
     @property
     def writes(self) -> bool:
@@ -56,8 +69,17 @@ class Duty:
         return self.cluster.listed >= {Pod, Namespace, Service}
 
     def derive(self, pod: Pod) -> Derivation:
-        namespace = self.cluster.namespace_of(pod)
-        return derive(pod, namespace, self.policy.defaults, self.cluster.api_server_ports())
+        """What the pod is to have; worked out anew only when something that it goes by has changed."""
+        namespace, ports = self.cluster.namespace_of(pod), self.cluster.api_server_ports()
+        known = self._derived.get(pod.uid)
+        if known is None or known.pod is not pod or known.namespace is not namespace or known.ports != ports:
+            derivation = derive(pod, namespace, self.policy.defaults, ports)
+            known = self._derived[pod.uid] = _Derived(pod, namespace, ports, derivation)
+        return known.derivation
+
+    def forget(self, uid: str) -> None:
+        """The pod is no more."""
+        self._derived.pop(uid, None)
 
     def plan(self, pod: Pod, derivation: Derivation, takeover: bool = False) -> Plan:
         """The goal for a pod. `takeover`: as the setting of that name, for this pod alone."""

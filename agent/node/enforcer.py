@@ -186,6 +186,7 @@ class Enforcer:
     def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
         del self.keepers[uid], self._tasks[uid]
         self.tally.ended(uid)
+        self.duty.forget(uid)
         if not task.cancelled() and task.exception() is not None:
             log.error("a keeper ended by a fault; it starts again", uid=uid, exc_info=task.exception())
         # Its object may have come back while it was ending; later, lest a fault spin.

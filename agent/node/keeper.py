@@ -218,8 +218,20 @@ class Keeper:
         if planned.goal is Goal.WAIT and self.hold is None:
             self._report(Finding(phase=Phase.PENDING, reason=planned.reason, message=planned.message))
             return
-        if self.hold is None and not await self._open(pod, planned):
+        if self.hold is not None:
+            await self._attend(pod, planned)
             return
+        if not await self._open(pod, planned):
+            return
+        hold = self.hold
+        try:
+            await self._attend(pod, planned)
+        finally:
+            # Only now: until the socket has done its first work, each answer on it would look like news.
+            if hold is not None and self.hold is hold:
+                self._tell(self, Opened(hold))
+
+    async def _attend(self, pod: Pod, planned: Plan) -> None:
         if self._over_budget():
             return
         await self._visit(planned)
@@ -251,7 +263,6 @@ class Keeper:
             self._due = _in(retry_in(self.status.attempts, LAST_RETRY))
             return False
         self.hold = hold
-        self._tell(self, Opened(hold))
         if self.spec is not None and self.spec.hold_outbound and self.derivation is not None:
             # A proxy that listens already must not lose its outbound rules for a moment.
             self._lookout.hurry()

@@ -9,7 +9,7 @@ from agent.node.visit import Sight
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A netns is held from now on."""
+    """A netns is held, and has been visited: its socket tells of news from now on."""
 
     hold: Hold
 
