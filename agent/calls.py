@@ -25,6 +25,8 @@ RELAY_RETRY = 0.05
 PRUNE_PERIOD = 2.0
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+FAULT = "report the traceback in the agent's log"
+
 log = structlog.get_logger("cni")
 
 
@@ -61,12 +63,24 @@ class Calls:
         await self._server.open_private()
         while not await self._fit():
             await asyncio.sleep(TAKE_OVER_RETRY)
-        await self._server.open_public()
-        self.open = True
-        log.info("answering the CNI shim", socket=str(self._run_dir / "cni.sock"))
+        await self._take_over()
         while True:
             await self._gate.prune()
+            if not await asyncio.to_thread(self._server.reachable):
+                log.warning("the shim's socket is gone, or another file lies in its place; made anew")
+                await self._take_over()
             await asyncio.sleep(PRUNE_PERIOD)
+
+    async def _take_over(self) -> None:
+        try:
+            await self._server.open_public()
+        except OSError as error:
+            # Agent and pods do without it: new ones are found late, as if no agent ran.
+            self.open = False
+            log.error("cannot answer the CNI shim; tried again", error=str(error))
+        else:
+            self.open = True
+            log.info("answering the CNI shim", socket=str(self._run_dir / "cni.sock"))
 
     async def close(self) -> None:
         self.open = False
@@ -85,6 +99,12 @@ class Calls:
             result = "refused" if error.code in (Code.LATER, Code.UNAVAILABLE) else "invalid"
             log.warning("call refused", command=command, pod=who, error=error.message)
             body = error_object(version_of(call.stdin), error)
+        except Exception:
+            # A call without an answer would count as an agent that is away, and pass.
+            log.exception("unexpected failure of a call", command=command, pod=who)
+            result = "failed"
+            fault = CniError(Code.LATER, f"cannot answer {command} for {who}: a fault of pointsman", FAULT)
+            body = error_object(version_of(call.stdin), fault)
         seconds = time.monotonic() - began
         command = command if command in list(Verb) else "other"
         self._requests.labels(command, result).inc()

@@ -156,6 +156,8 @@ class Daemon:
             waits.append("the source has not listed everything yet")
         elif not self.enforcer.settled():
             waits.append("not every pod has been compared yet")
+        if not self.calls.open and not self.settings.observe:
+            waits.append("the CNI shim is not answered by this agent yet")
         if self.watch is not None and not (self.watch.inspection and self.watch.inspection.installed):
             waits.append("the shim is not in the node's CNI configuration yet")
         return tuple(waits)

@@ -148,29 +148,36 @@ class Installer:
 
     def remove(self) -> Outcome:
         """Take the entry out, then the shim; which stays when some file may still call it."""
-        settings = self.settings
+        conf_dir = self.settings.conf_dir
         written: list[str] = []
-        if settings.conf_dir.is_dir():
-            with (
-                self._errors("write", settings.conf_dir),
-                Directory(settings.conf_dir, lock=True) as confs,
-            ):
-                for _ in range(ATTEMPTS):
-                    found = read(confs)
-                    if apply(confs, found, cleared(files(found)), written):
-                        break
-                if left := naming_us(files(read(confs))):
-                    raise CannotInstallError(
-                        f"cannot take our entry out of {', '.join(left)} in {settings.conf_dir}: no JSON "
-                        f"in a regular file; take it out by hand, then remove {settings.bin_dir / TYPE}"
-                    )
-        with self._errors("remove", settings.bin_dir):
-            if (settings.bin_dir / TYPE).exists():
-                with Directory(settings.bin_dir) as binaries:
-                    binaries.sweep()
-                    binaries.remove(TYPE)
-                written.append(str(settings.bin_dir / TYPE))
+        with self._errors("write", conf_dir), ExitStack() as held:
+            if conf_dir.is_dir():
+                self._clear(held.enter_context(Directory(conf_dir, lock=True)), written)
+            written += self._remove_shim()
         return Outcome(self.inspect(), tuple(written))
+
+    def _clear(self, confs: Directory, written: list[str]) -> None:
+        for _ in range(ATTEMPTS):
+            found = read(confs)
+            if apply(confs, found, cleared(files(found)), written):
+                break
+        if left := naming_us(files(read(confs))):
+            raise CannotInstallError(
+                f"cannot take our entry out of {', '.join(left)} in {confs.path}: no JSON in a regular file; "
+                f"take it out by hand, then remove {self.settings.bin_dir / TYPE}"
+            )
+
+    def _remove_shim(self) -> list[str]:
+        """Under the lock of the configuration's directory."""
+        with self._errors("remove", self.settings.bin_dir):
+            if not self.settings.bin_dir.is_dir():
+                return []
+            with Directory(self.settings.bin_dir) as binaries:
+                binaries.sweep()
+                if TYPE not in binaries.names():
+                    return []
+                binaries.remove(TYPE)
+        return [str(self.settings.bin_dir / TYPE)]
 
     def _place_shim(self) -> list[str]:
         """Under the lock of the configuration's directory."""

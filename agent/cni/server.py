@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ class Server:
         self._answer = answer
         self._public = public
         self._private = private
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[Path, asyncio.Server] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
     async def open_private(self) -> None:
@@ -48,9 +49,17 @@ class Server:
         """Listen for the shim from now on, in place of whoever did so before. OSError."""
         await self._listen(self._public)
 
+    def reachable(self) -> bool:
+        """Whether the shim finds somebody: us, or an agent that has taken over. False when the socket was
+        removed, when something else lies in its place, and when it is of an agent that has ended."""
+        try:
+            return stat.S_ISSOCK(self._public.stat().st_mode) and answers(self._public)
+        except OSError:
+            return False
+
     async def close(self) -> None:
         """Take no more calls, and let those under way end, within GRACE."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         with contextlib.suppress(FileNotFoundError):
             self._private.unlink()
@@ -61,6 +70,7 @@ class Server:
 
     async def _listen(self, path: Path) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -75,7 +85,10 @@ class Server:
                 temporary.unlink()
             words = f"{error.strerror or error}; choose another --run-dir"
             raise OSError(f"cannot listen on {path}: {words}") from error
-        self._servers.append(await asyncio.start_unix_server(self._serve, sock=listener))
+        before = self._servers.get(path)
+        self._servers[path] = await asyncio.start_unix_server(self._serve, sock=listener)
+        if before is not None:
+            before.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -180,7 +180,9 @@ def _is_list(file: File) -> bool:
 
 def _takes_entry(file: File, root: Node) -> bool:
     """Whether our entry can stand in the file itself."""
-    return _is_list(file) or bool(delegates(root) and not plugins(root))
+    return _is_list(file) or (
+        not plugins(root) and any(kind(one) or plugins(one) for one in delegates(root)[:1])
+    )
 
 
 def _text(present: dict[str, File], name: str) -> str | None:

@@ -18,7 +18,7 @@ from agent.core.discovery.objects import (
     Server,
     ServiceProfile,
 )
-from agent.core.meta import Metadata as Metadata
+from agent.core.meta import Metadata as Metadata  # noqa: PLC0414
 from agent.core.meta import Partial
 from agent.core.names import PodKey
 

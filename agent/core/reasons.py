@@ -71,6 +71,17 @@ class Reason(StrEnum):
     CNI_MISSING = "CniConfigMissing"
     CNI_NEIGHBOUR = "CniConfigForeignPlugin"
     CNI_UNWRITABLE = "CniInstallFailed"
+    # Objects that discovery reads
+    INVALID_OBJECT = "InvalidObject"
+    INVALID_PROFILE = "InvalidServiceProfile"
+    ADDRESS_CLAIMED = "AddressClaimedTwice"
+    MULTICLUSTER = "MulticlusterNotServed"
+    # Why a meshed target is answered without identity
+    PORT_SKIPPED = "PortSkipped"
+    NOT_REDIRECTED = "NotRedirected"
+    OTHER_CONTROL_PLANE = "OtherControlPlane"
+    NO_TRUST_DOMAIN = "NoTrustDomain"
+    OPAQUE_HOST_PORT = "OpaqueHostPort"
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -263,6 +274,42 @@ MEANINGS = {
     Reason.CNI_UNWRITABLE: _complaint(
         "The shim, or our entry in the CNI configuration, cannot be written; it is retried.",
         "the message names the file and the remedy; new pods are redirected late meanwhile",
+    ),
+    Reason.INVALID_OBJECT: _complaint(
+        "A field of an object cannot be used; it is passed over, and every other object is served.",
+        "correct the field named",
+    ),
+    Reason.INVALID_PROFILE: _complaint(
+        "A ServiceProfile, or a timeout in it, cannot be read.",
+        "correct the field named; new streams get the default profile meanwhile",
+    ),
+    Reason.ADDRESS_CLAIMED: _complaint(
+        "Two live objects claim one address; the newest is taken for its owner.",
+        "look at the older one: is it really still there?",
+    ),
+    Reason.MULTICLUSTER: _complaint(
+        "A Service stands for one in another cluster, which is not looked up here.",
+        "let the pods that use it ask Linkerd's own destination service",
+    ),
+    Reason.PORT_SKIPPED: _complaint(
+        "The target's port is skipped inbound, so no proxy would take TLS there.",
+        "take the port out of config.linkerd.io/skip-inbound-ports",
+    ),
+    Reason.NOT_REDIRECTED: _complaint(
+        "The target's pod is known not to be redirected: TLS would reach the application.",
+        "`pointsman explain NAMESPACE/POD` on its node says why",
+    ),
+    Reason.OTHER_CONTROL_PLANE: _complaint(
+        "The target belongs to another control plane, whose identities are not trusted here.",
+        "nothing to do",
+    ),
+    Reason.NO_TRUST_DOMAIN: _complaint(
+        "No trust domain is known, so that nobody has an identity.",
+        "is there a ConfigMap linkerd-config, with identityTrustDomain?",
+    ),
+    Reason.OPAQUE_HOST_PORT: _complaint(
+        "An opaque port was asked for by the node's address, where the transport header cannot be sent.",
+        "connect to the pod's own address",
     ),
 }
 """Every reason, for people. docs/troubleshooting.md holds the same table."""

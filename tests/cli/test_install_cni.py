@@ -101,7 +101,7 @@ def test_what_a_person_should_know_is_on_stderr(cli: Cli, node: Node) -> None:
 
     assert result.exit_code == 0
     assert "calico, linkerd-cni, pointsman-cni" in result.stdout
-    assert f"Warning: cannot use {node.conf_dir}/05-half.conflist: expecting" in result.stderr
+    assert f"Warning: cannot use {node.conf_dir}/05-half.conflist: unterminated string" in result.stderr
     assert "Warning: linkerd-cni is in the chain as well; uninstall linkerd-cni" in result.stderr
 
 

@@ -124,7 +124,7 @@ def foreign_agent(path: Path, uid: int) -> Iterator[None]:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", listening + "import time; time.sleep(60)"],
             user=uid,
-            stdin=listener,
+            stdin=listener.fileno(),
             stdout=subprocess.PIPE,
         )
         with process:

@@ -3,10 +3,9 @@
 import contextlib
 import itertools
 import json
-import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -133,19 +132,3 @@ def call_all(program: Path, calls: Iterable[Call]) -> list[Done]:
         feed(process, each.stdin)
         started.append((process, begun))
     return [finish(process, b"", begun) for process, begun in started]
-
-
-@contextlib.contextmanager
-def full_pipe() -> Iterator[int]:
-    """The writing end of a pipe that nobody empties."""
-    reader, writer = os.pipe()
-    try:
-        os.set_blocking(writer, False)
-        with contextlib.suppress(BlockingIOError):
-            while os.write(writer, b"x" * 4096):
-                pass
-        os.set_blocking(writer, True)
-        yield writer
-    finally:
-        os.close(reader)
-        os.close(writer)

@@ -225,6 +225,10 @@ def test_files_that_a_killed_installer_left_are_swept(node: Node) -> None:
     left = {path.name for directory in (node.conf_dir, node.bin_dir) for path in directory.iterdir()}
     assert left == {"10-calico.conflist", ".somebody-elses", TYPE}
 
+    (node.bin_dir / TYPE).rename(node.bin_dir / f"{TEMPORARY}4567")
+    node.installer().remove()
+    assert [path.name for path in node.bin_dir.iterdir()] == [".somebody-elses"]
+
 
 def test_a_lock_that_is_not_given_back_is_said(node: Node) -> None:
     node.put("10-calico.conflist", CALICO)

@@ -109,7 +109,10 @@ def test_without_an_agent_the_configuration_decides(
             assert done.err.count("\n") == 1
 
 
-EXEMPT = {"exemptNamespaces": ["kube-system", "a\\u002db", "ü"], "agentPod": "linkerd-cni/linkerd-cni-"}
+EXEMPT: dict[str, Any] = {
+    "exemptNamespaces": ["kube-system", "ü"],
+    "agentPod": "linkerd-cni/linkerd-cni-",
+}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,7 @@ EXEMPT = {"exemptNamespaces": ["kube-system", "a\\u002db", "ü"], "agentPod": "l
 )
 def test_deny_lets_pass_whom_nothing_may_hold_up(shim: Path, path: Path, args: str, passes: bool) -> None:
     stdin = with_previous(conf(path, whenAgentAway="deny", **EXEMPT))
-    with plain_agent_away(path):
+    with agent_away(path):
         done = call(shim, "ADD", stdin, CNI_ARGS=args)
     if passes:
         assert (done.code, done.out) == (0, PREVIOUS.encode())
@@ -151,20 +154,30 @@ def test_deny_lets_pass_whom_nothing_may_hold_up(shim: Path, path: Path, args: s
         assert done.error["code"] == 11
 
 
-def plain_agent_away(path: Path) -> AbstractContextManager[None]:
+def agent_away(path: Path) -> AbstractContextManager[None]:
     """An agent that counts as away at once, not only after the time for which a restart is waited for."""
     return foreign_agent(path, 65534)
 
 
-def test_a_pod_that_has_no_args_is_named_by_its_container(shim: Path, path: Path) -> None:
-    with plain_agent_away(path):
-        done = call(shim, "ADD", conf(path), CNI_ARGS=None)
-    assert "container c1: passed without the agent" in done.err
+@pytest.mark.parametrize(
+    ("args", "subject"),
+    [
+        (None, "container c1"),
+        ("K8S_POD_NAME=web;K8S_POD_NAMESPACE=shop", "pod shop/web"),
+        ("K8S_POD_NAME=web;K8S_POD_NAMESPACE=", "pod default/web"),
+        ("K8S_POD_NAME=web", "pod default/web"),
+    ],
+)
+def test_who_was_let_pass_is_named(shim: Path, path: Path, args: str | None, subject: str) -> None:
+    with agent_away(path):
+        done = call(shim, "ADD", conf(path), CNI_ARGS=args)
+        assert done.err.startswith(f"pointsman-cni: ADD: {subject}: passed without the agent: {path}: ")
+        assert "node: passed" in call(shim, "STATUS", conf(path), CNI_ARGS=None, CNI_CONTAINERID=None).err
 
 
 def test_hostile_names_stay_inside_the_error_object(shim: Path, path: Path) -> None:
     name = 'w"e\\b\n\x01\t\x7f\u00e4\U0001f600' + "x" * 300
-    with plain_agent_away(path):
+    with agent_away(path):
         stdin = conf(path, whenAgentAway="deny")
         done = call(shim, "ADD", stdin, CNI_ARGS=f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default")
         assert done.error["msg"].startswith(f"pod default/{name[:200]}")

@@ -389,3 +389,43 @@ def test_an_element_put_in_can_be_taken_out(array: list[Any], value: Any, indent
     longer = appended(text, parse(text), value)
     assert canonical(json.loads(longer)) == canonical([*array, value])
     assert without(longer, parse(longer), len(array)) == text
+
+
+shapes = st.recursive(
+    scalars | st.sampled_from(["x", TYPE, PLUGIN, STALE, {"type": "x"}]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "plugins", "delegates", "name", "cniVersion", "clusterNetwork"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+names = st.sampled_from(
+    ["00-a.conf", "00-a.conflist", "00-a.json", "00-a-pointsman.conflist", "10-b.conflist"]
+)
+
+
+@given(
+    st.dictionaries(
+        names, shapes | st.dictionaries(st.sampled_from(["type", "plugins", "delegates"]), shapes)
+    )
+)
+def test_no_shape_is_too_strange(documents: dict[str, Any]) -> None:
+    """It is either named as broken or left current; and nothing of ours is left at the end."""
+    files = {name: File(name, json.dumps(document)) for name, document in documents.items()}
+    for edit in look(tuple(files.values()), ENTRY).edits:
+        files.pop(edit.file, None)
+        if edit.text is not None:
+            files[edit.file] = File(edit.file, edit.text)
+    there = tuple(files.values())
+    picture = look(there, ENTRY)
+    assert picture.edits == ()
+    assert picture.current == bool(picture.picked)
+    for edit in cleared(there):
+        files.pop(edit.file)
+        if edit.text is not None:
+            files[edit.file] = File(edit.file, edit.text)
+    assert naming_us(tuple(files.values())) == ()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -410,3 +411,41 @@ def test_only_the_agents_own_user_may_call(tmp_path: Path) -> None:
         )  # fmt: skip
         # The directory keeps others out, and what gets in is not served.
         assert "PermissionError" in done.stderr or done.stdout == "b''\n"
+
+
+@pytest.mark.parametrize("harm", ["removed", "plain file", "directory removed"])
+def test_a_socket_that_is_taken_away_is_made_anew(tmp_path: Path, pod: str, harm: str) -> None:
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", uid=UID))
+        path = one.run_dir / "cni.sock"
+        if harm == "directory removed":
+            shutil.rmtree(one.run_dir)
+        else:
+            path.unlink()
+        if harm == "plain file":
+            path.write_text("not a socket")
+        deadline = time.monotonic() + 10
+        while not (path.exists() and path.is_socket()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert add(one, "web", pod) is None
+        assert "redirect to :4140" in table(pod)
+
+
+def test_a_fault_of_ours_refuses_and_never_lets_pass(
+    tmp_path: Path, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call must be answered whatever happens: none at all counts as an agent that is away."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import agent.core.gate\n"
+        "def judge(status): raise RuntimeError('made to fail')\n"
+        "agent.core.gate.judge = judge\n"
+    )
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", uid=UID))
+        one.wait_reason("default/web", "NetnsMissing")
+        error = add(one, "web", pod)
+        assert error["code"] == 11
+        assert "a fault of pointsman" in error["msg"]
+        assert 'command="ADD",result="failed"' in one.ask("GET", "/metrics")

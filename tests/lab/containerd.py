@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +180,13 @@ class Containerd:
         # The CRI hears of images by events.
         self._wait(lambda: {PAUSE, BOX} <= set(self.cri.images()), "images")
 
-    def _wait(self, condition: Any, what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + READY
         while not condition():
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"no {what} of containerd ({self._process.returncode}):\n{self.tail()}")
+                status, trouble = self._process.returncode, self.cri.trouble()
+                raise AssertionError(f"no {what} of containerd ({status}): {trouble}\n{self.tail()}")
             time.sleep(0.01)
 
 

@@ -93,11 +93,15 @@ class Cri:
 
     def ready(self) -> bool:
         """Whether the runtime answers, with a network configuration that it has accepted."""
+        return self.trouble() == ""
+
+    def trouble(self) -> str:
+        """Why no pod can be run now, "" when there is no reason."""
         try:
             conditions = self._call("Status", patience=1).status.conditions
-        except Refused:
-            return False
-        return len(conditions) > 1 and all(each.status for each in conditions)
+        except Refused as error:
+            return str(error)
+        return "; ".join(f"{each.type}: {each.message}" for each in conditions if not each.status)
 
     def images(self) -> list[str]:
         """Names of the images that can be run."""

@@ -5,7 +5,7 @@ import json
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def kubelet(place: Path, built: Built, shim: Path, *flags: str, **settings: Any)
             yield Kubelet(runtime, one)
 
 
-def wait(condition: Any, what: str, seconds: float = 10.0) -> None:
+def wait(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
     """Until `condition` is true; AssertionError when it is not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

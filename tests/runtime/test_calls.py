@@ -1,7 +1,7 @@
 """How containerd calls a CNI plugin: the facts that the shim and the agent are built on."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tests.lab.containerd import Containerd, containerd
 from tests.lab.cri import Refused
 from tests.lab.images import Built
 from tests.lab.record import Call, calls, fail
+from tests.runtime.kubelet import wait
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 ENTRY = {"type": "record", "capabilities": {ANNOTATIONS: True}, "ours": {"deep": ["as", "it", "is"]}}
@@ -31,13 +32,6 @@ def plugin(runtime: Containerd) -> Path:
 
 def _verbs(plugin: Path) -> list[str]:
     return [call.verb for call in calls(plugin)]
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} in 5 s"
-        time.sleep(0.01)
 
 
 def _only(found: list[Call]) -> Call:
@@ -195,7 +189,7 @@ def test_a_new_chain_counts_for_old_pods_too(runtime: Containerd, plugin: Path, 
         runtime.end_pod(runtime.cri.run_pod("probe"))
         return bool(calls(second))
 
-    _wait(noticed, "call by the new chain")
+    wait(noticed, "call by the new chain")
     before = len(calls(plugin)), len(calls(second))
     runtime.end_pod(old)
     assert len(calls(plugin)) == before[0]
@@ -207,13 +201,13 @@ def test_a_new_chain_counts_for_old_pods_too(runtime: Containerd, plugin: Path, 
 def test_without_a_conflist_pods_can_neither_start_nor_stop(runtime: Containerd, plugin: Path) -> None:
     sandbox = runtime.cri.run_pod("web")
     runtime.conflist.unlink()
-    _wait(lambda: not runtime.cri.ready(), "notice that the conflist is gone")
+    wait(lambda: not runtime.cri.ready(), "notice that the conflist is gone")
     with pytest.raises(Refused, match="cni plugin not initialized"):
         runtime.cri.run_pod("other")
     with pytest.raises(Refused, match="cni plugin not initialized"):
         runtime.cri.stop_pod(sandbox)
     runtime.write_chain([ENTRY])
-    _wait(runtime.cri.ready, "notice of the conflist")
+    wait(runtime.cri.ready, "notice of the conflist")
     runtime.end_pod(sandbox)
     assert _verbs(plugin) == ["ADD", "DEL", "DEL"]
 
@@ -221,9 +215,9 @@ def test_without_a_conflist_pods_can_neither_start_nor_stop(runtime: Containerd,
 def test_a_truncated_conflist_is_as_none(runtime: Containerd) -> None:
     text = runtime.conflist.read_text()
     runtime.conflist.write_text("")
-    _wait(lambda: not runtime.cri.ready(), "notice that the conflist is empty")
+    wait(lambda: not runtime.cri.ready(), "notice that the conflist is empty")
     runtime.conflist.write_text(text)
-    _wait(runtime.cri.ready, "notice of the conflist")
+    wait(runtime.cri.ready, "notice of the conflist")
 
 
 def test_a_file_moved_in_from_elsewhere_is_not_noticed(runtime: Containerd) -> None:
@@ -231,14 +225,14 @@ def test_a_file_moved_in_from_elsewhere_is_not_noticed(runtime: Containerd) -> N
     outside = runtime.directory / "outside"
     outside.write_text(runtime.conflist.read_text())
     runtime.conflist.unlink()
-    _wait(lambda: not runtime.cri.ready(), "notice that the conflist is gone")
+    wait(lambda: not runtime.cri.ready(), "notice that the conflist is gone")
     outside.rename(runtime.conflist)
     time.sleep(1)
     assert not runtime.cri.ready()
     inside = runtime.conflist.with_suffix(".new")
     inside.write_text(runtime.conflist.read_text())
     inside.rename(runtime.conflist)
-    _wait(runtime.cri.ready, "notice of the conflist")
+    wait(runtime.cri.ready, "notice of the conflist")
 
 
 def test_many_pods_at_once_are_told_apart(runtime: Containerd, plugin: Path) -> None:

@@ -122,7 +122,7 @@ def test_an_upgrade_with_two_agents_leaves_no_gap(denying: Kubelet) -> None:
     ended = threading.Event()
 
     def start_pods() -> dict[str, bool]:
-        started = {}
+        started: dict[str, bool] = {}
         while not ended.is_set():
             name = f"pod-{len(started)}"
             started[name] = denying.pod(name).redirected

@@ -20,16 +20,17 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     """What an answer depends on and what an event touches: the hub recomputes where the two meet.
 
     service: `namespace`, `name`, with its slices, ServiceProfiles and everything behind its endpoints.
-    address: `name` is an IP in canonical form. node: `name`.
+    address: `name` is an IP in canonical form. node: `name`. listing: `name` is a kind of object that was
+    not listed yet, such as `EndpointSlice`.
     """
 
-    kind: Literal["service", "address", "node"]
+    kind: Literal["service", "address", "node", "listing"]
     name: str
     namespace: str = ""
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False):
-    """protocol_hint: sent even when it is empty. `transport_port`: opaque_transport.inbound_port, 0 = none."""
+    """protocol_hint, sent even when it is empty. `transport_port`: opaque_transport's, 0 = none."""
 
     protocol: Literal["", "h2", "opaque"] = ""
     transport_port: int = 0
@@ -155,8 +156,7 @@ class Profile(msgspec.Struct, frozen=True):
     """What GetProfile answers; with all defaults it is the empty profile, a message of no bytes.
 
     `name`: fully_qualified_name. `parent`: parent_ref, `source`: profile_ref. Not on the wire: `rule`, what
-    decided `opaque`; `complaints`, what is doubtful about this answer; and `fallback`: the ServiceProfile
-    cannot be read, so a stream that has had a message keeps what it has, and only a new one is sent this.
+    decided `opaque`, and `complaints`, what is doubtful about this answer.
     """
 
     name: str = ""
@@ -168,7 +168,6 @@ class Profile(msgspec.Struct, frozen=True):
     parent: Ref | None = None
     source: Ref | None = None
     rule: str = ""
-    fallback: bool = False
     complaints: tuple[Complaint, ...] = ()
 
 
@@ -192,12 +191,16 @@ class Lack(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """Not known yet. A stream that has had no message is held; one that has is sent `partial`, which leaves
-    out what is lacking, or nothing when that is None."""
+class Twofold(msgspec.Struct, frozen=True):
+    """An answer that is another for a new stream than for one that has had a message.
 
-    lacking: frozenset[Lack]
-    partial: Endpoints | None = None
+    `first`: what a stream is sent as its first message; None: it is held. `later`: what one is sent that has
+    had a message; None: it keeps what it has. `lacking`: what has to be fetched, or listed, to know more.
+    """
+
+    first: "Endpoints | Profile | Ended | None" = None
+    later: "Endpoints | Profile | Ended | None" = None
+    lacking: frozenset[Lack] = frozenset()
 
 
-Answer = Endpoints | Profile | Ended | Pending
+Answer = Endpoints | Profile | Ended | Twofold

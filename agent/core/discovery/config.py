@@ -51,7 +51,6 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     traffic goes in clear text), `deny` the traffic by keeping them, or `allow`, where the state is not asked.
     `serving_fallback`: while no endpoint is ready, those that terminate and still serve are used.
     `server_wins`: a Server that selects a port decides alone whether it is opaque.
-    `on_demand`: pods of other nodes are fetched when an answer needs them; False: all pods are listed.
     `defaults`: the node's redirection settings, for skip lists and ports that a pod leaves open.
     """
 
@@ -68,5 +67,4 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     require_redirection: Literal["allow", "withhold", "deny"] = "withhold"
     serving_fallback: bool = False
     server_wins: bool = False
-    on_demand: bool = False
     defaults: NodeDefaults = NodeDefaults()

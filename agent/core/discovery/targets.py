@@ -96,21 +96,27 @@ def canonical_ip(text: str) -> str | None:
     return str(address.ipv4_mapped or address)
 
 
-def _split(path: str) -> tuple[str, int]:
-    """Host and port, by the rules of Go's net.SplitHostPort and strconv.Atoi."""
-    if path.startswith("["):
-        host, closed, rest = path[1:].partition("]")
-        colon, text = rest[:1], rest[1:]
+def split_host_port(text: str) -> tuple[str, str] | None:
+    """Host and port, neither looked at, of `host:port` or `[ip6]:port`; None for any other form. The rules
+    are those of Go's net.SplitHostPort."""
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
         good = bool(closed) and colon == ":" and "[" not in host
     else:
-        host, _, text = path.rpartition(":")
-        good = ":" not in host and "[" not in host and "]" not in host
-    if not good or any(mark in text for mark in ":[]"):
+        host, colon, port = text.rpartition(":")
+        good = bool(colon) and not any(mark in host for mark in ":[]")
+    return (host, port) if good and not any(mark in port for mark in ":[]") else None
+
+
+def _split(path: str) -> tuple[str, int]:
+    parts = split_host_port(path)
+    if parts is None:
         raise Invalid(f"cannot read {named([path])}: write HOST:PORT, an IPv6 address as [IP]:PORT")
-    match = _PORT.fullmatch(text)
+    match = _PORT.fullmatch(parts[1])
     if match is None or int(match[1]) > LAST_PORT:
         raise Invalid(f"cannot read {named([path])}: a port is a number of 1-{LAST_PORT}")
-    return host, int(match[1])
+    return parts[0], int(match[1])
 
 
 def _client(fields: dict[str, Any]) -> Client | None:

@@ -11,7 +11,9 @@ class Metadata(_message.Message):
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     default: str
     resource: Resource
-    def __init__(self, default: _Optional[str] = ..., resource: _Optional[_Union[Resource, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self, default: _Optional[str] = ..., resource: _Optional[_Union[Resource, _Mapping]] = ...
+    ) -> None: ...
 
 class Resource(_message.Message):
     __slots__ = ("group", "kind", "name", "namespace", "section", "port")
@@ -27,4 +29,12 @@ class Resource(_message.Message):
     namespace: str
     section: str
     port: int
-    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., section: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        group: _Optional[str] = ...,
+        kind: _Optional[str] = ...,
+        name: _Optional[str] = ...,
+        namespace: _Optional[str] = ...,
+        section: _Optional[str] = ...,
+        port: _Optional[int] = ...,
+    ) -> None: ...

@@ -81,11 +81,12 @@ class View:
             new[each["at"]] = each
         if not new:
             self.faults.append("add without addresses")
+        labels = added.get("metric_labels", {})
         same = sorted(at for at, each in new.items() if self.addresses.get(at) == each)
-        if same:
+        if same and labels == self.set_labels:
             self.faults.append(f"add repeats {', '.join(same)}")
         self.addresses |= new
-        self.set_labels = added.get("metric_labels", {})
+        self.set_labels = labels
         self.exists = True
         self.seen.append(Seen("add", new, raw, after))
 
