@@ -1,8 +1,11 @@
 # Every target does its own set-up. Those that touch the kernel need root.
 PYTHON := .venv/bin/python
 FILE ?= tests/cases/redirection.md
+SHIM := agent/cni/pointsman-cni
+SHIM_CC := musl-gcc -static -s
+SHIM_CFLAGS := -std=gnu11 -Os -Wall -Wextra -Wshadow -Wconversion -Werror
 
-.PHONY: help setup demo test test-kernel lint cases bench-install bench-drift clean
+.PHONY: help setup shim demo test test-kernel lint cases bench-install bench-drift bench-cni clean
 
 help:
 	@echo 'make demo            the story, two minutes to read, on real kernel state (KEEP=1 keeps it running)'
@@ -12,9 +15,17 @@ help:
 	@echo 'make cases FILE=f    run a file of cases'
 	@echo 'make bench-install   install, update, compare for 1, 50 and 250 pods (PODS="1 50 250")'
 	@echo 'make bench-drift     from a foreign change to the healed table'
+	@echo 'make bench-cni       what the CNI gate adds to the start and end of a pod (PODS=250)'
+	@echo 'make shim            the CNI plugin, $(SHIM)'
 
 setup:
 	@.ci/setup
+	@$(MAKE) -s shim
+
+shim: $(SHIM)
+
+$(SHIM): agent/cni/shim.c
+	$(SHIM_CC) $(SHIM_CFLAGS) -o $@ $<
 
 demo: setup
 	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
@@ -40,5 +51,8 @@ bench-install: setup
 bench-drift: setup
 	@$(PYTHON) -m tests.bench.drift
 
+bench-cni: setup
+	@$(PYTHON) -m tests.bench.cni $(PODS)
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(SHIM) .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from agent import log
 from agent.cli import defaults, options
+from agent.cli.install_cni import cni_options
+from agent.cli.install_cni import settings as cni_settings
 from agent.cli.types import Address, Seconds
 from agent.daemon import Daemon
 from agent.settings import Settings
@@ -100,13 +103,26 @@ from agent.settings import Settings
     show_default=True,
     help="Least level that is logged.",
 )
+@click.option(
+    "--install-cni/--no-install-cni",
+    default=False,
+    show_default=True,
+    help="Chain the shim into this node's network, and keep it there; as `pointsman install-cni`, which "
+    "has the flags from --conf-dir to --shim.",
+)
+@cni_options
 @defaults.options
-def command(**values: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, **values: Any) -> None:
     """Run the agent: find pods, redirect them, and keep them so."""
     log.configure(values.pop("log_format"), values.pop("log_level"))
     node_defaults = defaults.node_defaults(values)
+    if ctx.get_parameter_source("socket") is ParameterSource.DEFAULT:
+        values["socket"] = values["run_dir"].absolute() / "cni.sock"
+    chained = cni_settings(values)
     settings = Settings(
         defaults=node_defaults,
+        cni=chained if values.pop("install_cni") else None,
         owned_tables=values.pop("table_ownership") == "auto",
         discover=values.pop("discovery"),
         **values,

@@ -18,7 +18,7 @@ LOCAL, REMOTE, UNKNOWN = "local", "remote", "unknown"
 
 class Place(msgspec.Struct, frozen=True):
     """Where an address was asked for. `zone`: that of the endpoint. `locality` "": asked for directly, by
-    GetProfile, where no labels of a set name the namespace. `mapped`: a port of the node, mapped to a pod's."""
+    GetProfile, where no labels of a set name the namespace. `mapped`: to a pod, from a port of its node."""
 
     ip: str
     port: int

@@ -139,9 +139,9 @@ def _filtered(
     if service.local:
         near = [each for each in candidates if each.pod is not None and node and each.pod.node == node]
         return _one_family(config, near)
-    if candidates and all(each.entry.nodes for each in candidates):
-        if near := [each for each in candidates if node in each.entry.nodes]:
-            return _one_family(config, near)
+    near = [each for each in candidates if node in each.entry.nodes]
+    if near and all(each.entry.nodes for each in candidates):
+        return _one_family(config, near)
     if candidates and all(each.entry.zones for each in candidates):
         candidates = [each for each in candidates if zone in each.entry.zones] or candidates
     return _one_family(config, candidates)
@@ -152,9 +152,7 @@ def _one_family(config: Discovery, candidates: list[_Candidate]) -> list[_Candid
     if not config.ipv6:
         return [each for each in candidates if each.pod is None or ":" not in each.ip]
     dual = {each.pod.uid for each in candidates if each.pod is not None and ":" in each.ip}
-    return [
-        each for each in candidates if ":" in each.ip or each.pod is None or each.pod.uid not in dual
-    ]
+    return [each for each in candidates if ":" in each.ip or each.pod is None or each.pod.uid not in dual]
 
 
 def _address(catalog: Catalog, config: Discovery, each: _Candidate, zone: str, port: int) -> Address:

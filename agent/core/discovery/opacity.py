@@ -30,9 +30,9 @@ def opaque_service(catalog: Catalog, config: Discovery, service: ServiceFacts, p
     """Of a port of a Service. A default port is one by its own number, or by its target's."""
     names = tuple((each.name, each.number) for each in reversed(service.ports) if each.name)
     ports, rule = _list(catalog, config, service.namespace, service.opaque, names, "Service")
-    if rule == DEFAULT and port not in ports:
-        found = service.port(port)
-        return found is not None and found.target in ports, f"{rule}, by target port"
+    found = service.port(port)
+    if rule == DEFAULT and port not in ports and found is not None and found.target in ports:
+        return True, f"{rule}, by target port"
     return port in ports, rule
 
 

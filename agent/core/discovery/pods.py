@@ -213,8 +213,8 @@ class _Reading:
     def _proxy_port(self, env: dict[str, str], variable: str, annotation: str) -> int:
         if listen := parse_listen(env.get(variable, "")):
             return listen[0].port
-        said = named([env[variable]]) if variable in env else "nothing"
-        message = f"cannot read a port from {said} ({self.where}): the annotation or the default is used"
+        what = f"read a port from {named([env[variable]])}" if variable in env else "find the variable"
+        message = f"cannot {what} ({self.where}): the annotation or the default is used"
         remedy = "let the injector set it: an address with a port, such as 0.0.0.0:4143"
         self.complaints.append(Complaint(Reason.INVALID_PROXY_SETTING, variable, message, remedy))
         ports = parse_ports(self.pod.annotations.get(annotation)).ports.ranges

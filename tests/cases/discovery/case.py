@@ -5,7 +5,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.cases.discovery.schema import CaseText, ConfigText, PodText, SliceText, Text, text_of
+from tests.cases.discovery.schema import (
+    CaseText,
+    ConfigText,
+    PodText,
+    ProfileText,
+    ServiceText,
+    SliceText,
+    Text,
+    text_of,
+)
 from tests.cases.load import Entry
 from tests.cases.model import CaseError
 
@@ -15,6 +24,7 @@ _CALL = re.compile(
     r"(?P<method>Get|Profile) (?P<path>\[[^\]]+\]\S*|[^\s()]+)(?: \((?P<client>[^)]*)\)| (?P<lacking>without nodeName))?"
     r"(?P<twice> x2)?"
 )
+_LINK = "another cluster"
 _LIKE = re.compile(r"like (?P<id>\w+)(?: (?:plus|but|with|without)? ?(?P<change>.+))?")
 
 
@@ -51,8 +61,9 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def multicluster(self) -> bool:
-        """Whether it needs a linked cluster."""
-        return "another cluster" in self.prose
+        """Whether it needs a linked cluster: it says so, or a Service of it lives elsewhere."""
+        marks = {key for each in self.objects for key in (*(each.ann or ()), *(each.labels or ()))}
+        return _LINK in self.prose or any(key.startswith("multicluster.linkerd.io/") for key in marks)
 
 
 def cases(entries: tuple[Entry, ...]) -> dict[str, Case | CaseError]:
@@ -75,12 +86,13 @@ def _case(entry: Entry, before: dict[str, Case | CaseError]) -> Case:
     if text.expect is not None:
         steps.insert(0, Step("", _items(text.expect)))
     written = [text.call] if isinstance(text.call, str) else text.call
+    calls = _calls(written, text.token, model)
     return Case(
         id=entry.id,
         title=text.title,
         config=text.cfg,
-        objects=objects,
-        calls=_calls(written, text.token, model),
+        objects=(*objects, *_implied(objects, calls)),
+        calls=calls,
         steps=tuple(steps),
         data=text.data,
         call="; ".join(written),
@@ -146,10 +158,20 @@ def _objects(
     prose: list[str] = []
     for each in lines:
         if isinstance(each, dict) and "link" in each:
-            prose.append(f"another cluster: {each['link']}")
+            prose.append(f"{_LINK}: {each['link']}")
         else:
             found.append(text_of(each))
     return tuple(found), "; ".join(prose), None
+
+
+def _implied(objects: tuple[Text, ...], calls: tuple[Call, ...]) -> tuple[Text, ...]:
+    """The Service of a ServiceProfile where the case names none: it is at the address that is asked for."""
+    profiles = [each for each in objects if isinstance(each, ProfileText)]
+    if not profiles or not calls or any(isinstance(each, ServiceText) for each in objects):
+        return ()
+    service, _, namespace = profiles[0].sp.partition(".")
+    ip, _, port = calls[0].path.rpartition(":")
+    return (ServiceText(svc=service, ns=namespace, ip=[ip.strip("[]")], ports=[f"- {port}"]),)
 
 
 def _changed(objects: tuple[Text, ...], change: str) -> tuple[Text, ...] | None:

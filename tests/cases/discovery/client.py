@@ -18,7 +18,10 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Stream:
-    """One call. `status` is None while it is open, then the name of its gRPC status."""
+    """One call. `status` is None while it is open, then the name of its gRPC status.
+
+    While `reading` is not set, nothing is read: gRPC buffers a window, and then the server has to wait.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, call: Call) -> None:
         self.call = call
@@ -26,6 +29,8 @@ class Stream:
         self.status: str | None = None
         self.details = ""
         self.opened = self.last = time.monotonic()
+        self.reading = asyncio.Event()
+        self.reading.set()
         path = GET if call.method == "Get" else GET_PROFILE
         self._rpc: Any = channel.unary_stream(path)(request(call.path, call.token))
         self._task = asyncio.create_task(self._read())
@@ -53,9 +58,10 @@ class Stream:
 
     async def _read(self) -> None:
         try:
-            async for raw in self._rpc:
+            while (raw := await self._rpc.read()) is not grpc.aio.EOF:
                 self.last = time.monotonic()
                 self.view.take(raw, self.last - self.opened)
+                await self.reading.wait()
             self.status = "OK"
         except grpc.aio.AioRpcError as error:
             self.status, self.details = error.code().name, error.details() or ""

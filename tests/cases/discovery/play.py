@@ -4,37 +4,37 @@ import asyncio
 import traceback
 from pathlib import Path
 
+from agent.core.discovery.targets import parse_token
 from tests.cases.discovery.case import Case
 from tests.cases.discovery.run import Run, running
 from tests.cases.discovery.steps import act_of, clauses
-from tests.cases.discovery.stories import PLAIN_ONLY, STORIES
+from tests.cases.discovery.stories import MULTICLUSTER, PLAIN_ONLY, STORIES
+from tests.cases.discovery.stories.stage import Bench
 from tests.cases.discovery.world import Unplayable
 from tests.cases.findings import Outcome
-from agent.core.discovery.targets import parse_token
 
 LONGEST = 60.0
 """Seconds after which a case has failed, whatever it waits for."""
-MULTICLUSTER = "multicluster is out of scope"
 
 
-async def play(case: Case, *, in_pod: bool) -> Outcome:
+async def play(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
     """The outcome of a case; with `in_pod` it is played twice, the second time through a listener in a
     network namespace, where the token lies. Whatever goes wrong in it is a failure of this case alone."""
-    if case.multicluster:
-        return Outcome(case.id, case.title, "skip", MULTICLUSTER)
-    outcome = await _bounded(case, in_pod=False)
+    if case.multicluster or case.id in MULTICLUSTER:
+        return Outcome(case.id, case.title, "skip", "multicluster is out of scope")
+    outcome = await _bounded(case, cases, in_pod=False)
     if outcome.status != "ok" or not in_pod or case.id in PLAIN_ONLY:
         return outcome
-    second = await _bounded(case, in_pod=True)
+    second = await _bounded(case, cases, in_pod=True)
     if second.status == "FAIL":
         return Outcome(case.id, case.title, "FAIL", f"through the in-pod listener: {second.detail}", second.notes)
     return Outcome(case.id, case.title, "ok", f"{outcome.detail}, twice", outcome.notes)
 
 
-async def _bounded(case: Case, *, in_pod: bool) -> Outcome:
+async def _bounded(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
     try:
         async with asyncio.timeout(LONGEST):
-            return await _played(case, in_pod=in_pod)
+            return await _played(case, cases, in_pod=in_pod)
     except TimeoutError:
         detail = f"it has not ended after {LONGEST:.0f} s"
     except Exception as error:  # noqa: BLE001 - said in the outcome, with its place
@@ -43,9 +43,11 @@ async def _bounded(case: Case, *, in_pod: bool) -> Outcome:
     return Outcome(case.id, case.title, "FAIL", detail)
 
 
-async def _played(case: Case, *, in_pod: bool) -> Outcome:
+async def _played(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
     if case.id in STORIES:
-        return _outcome(case, *await STORIES[case.id](case, in_pod))
+        bench = Bench(case, cases, in_pod=in_pod)
+        await STORIES[case.id](bench)
+        return _outcome(case, *bench.runs)
     if not case.calls or case.prose or case.data is not None:
         return Outcome(case.id, case.title, "skip", "no procedure for this id")
     async with running(case, case.objects, in_pod=in_pod) as run:

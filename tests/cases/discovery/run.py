@@ -27,14 +27,19 @@ _POLL = 0.01
 
 
 class Run:
-    """The service of one case. `failures` collects what is not as expected, `notes` what nobody has checked."""
+    """The service of one case. `failures` collects what is not as expected, `notes` what nobody has checked.
 
-    def __init__(self, case: Case, world: World, doors: Doors) -> None:
+    `prompt`: seconds within which each first message must come.
+    """
+
+    def __init__(self, case: Case, world: World, service: Service, doors: Doors) -> None:
         self.world = world
+        self.service = service
         self.scene = Scene(case, world, [])
         self.failures: list[str] = []
         self.notes: list[str] = []
         self.checks = 0
+        self.prompt = PROMPT
         self._doors = doors
 
     @property
@@ -97,7 +102,7 @@ class Run:
         for stream in self.streams:
             self.failures += [f"{stream}: {fault}" for fault in stream.view.faults]
             seen = stream.view.seen
-            if seen and seen[0].after > PROMPT:
+            if seen and seen[0].after > self.prompt:
                 self.failures.append(f"{stream}: its first message came after {seen[0].after:.1f} s")
 
     def _checks(self, items: tuple[Any, ...], streams: list[Stream]) -> list[Check]:
@@ -140,7 +145,7 @@ async def running(
     async with Service(settings) as service:
         world.watched(service.watch)
         async with Doors(service, in_pod=in_pod) as doors:
-            run = Run(case, world, doors)
+            run = Run(case, world, service, doors)
             yield run
             run.judge()
 

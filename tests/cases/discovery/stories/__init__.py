@@ -12,5 +12,8 @@ STORIES: dict[str, Story] = {
 }
 """Procedures by case id. Each says with what it has played: runs, whose findings are the case's."""
 
+PLAIN_ONLY = {"A11", "G01", "G02", "G03", "G07", "G08", "G09", "G11", "G12"}
+"""Stories that are about the token, or about the server whatever leads to it."""
+
 MULTICLUSTER = {"H02", "H03", "H05"}
 """Cases of linked clusters that do not say so in their objects."""
