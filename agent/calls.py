@@ -60,20 +60,20 @@ class Calls:
     async def run(self) -> None:
         """Open the sockets, each when it is time, and keep the attachments free of what has ended."""
         await asyncio.to_thread(sweep, self._run_dir, "cni-*.sock")
-        await self._server.open_private()
+        self._server.open_private()
         while not await self._fit():
             await asyncio.sleep(TAKE_OVER_RETRY)
-        await self._take_over()
+        self._take_over()
         while True:
             await self._gate.prune()
             if not await asyncio.to_thread(self._server.reachable):
                 log.warning("the shim's socket is gone, or another file lies in its place; made anew")
-                await self._take_over()
+                self._take_over()
             await asyncio.sleep(PRUNE_PERIOD)
 
-    async def _take_over(self) -> None:
+    def _take_over(self) -> None:
         try:
-            await self._server.open_public()
+            self._server.open_public()
         except OSError as error:
             # Agent and pods do without it: new ones are found late, as if no agent ran.
             self.open = False
@@ -142,7 +142,7 @@ class Calls:
                     if instance not in ("", self.instance):
                         try:
                             return await relay(self._private(instance), call)
-                        except (OSError, Garbled, asyncio.IncompleteReadError) as error:
+                        except (OSError, Garbled, EOFError) as error:
                             problem = error
                     await asyncio.sleep(RELAY_RETRY)
         except TimeoutError:

@@ -24,7 +24,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from agent import __version__
 from agent.admin import Admin, Door, Refused
 from agent.calls import Calls
-from agent.cni.install import Installer
+from agent.cni.install import CannotInstallError, Installer
 from agent.cni.ledger import Ledger
 from agent.cni.watch import Watch
 from agent.collector import StateCollector
@@ -44,7 +44,7 @@ from agent.node.lock import WriterLock
 from agent.node.nft.channel import NftError
 from agent.node.trial import Trial
 from agent.settings import Settings
-from agent.state import CniState, NodeState, PodState
+from agent.state import CniState, NodeState, PodState, Stranger
 from agent.watchdog import Watchdog
 
 log = structlog.get_logger("daemon")
@@ -158,8 +158,10 @@ class Daemon:
             waits.append("not every pod has been compared yet")
         if not self.calls.open and not self.settings.observe:
             waits.append("the CNI shim is not answered by this agent yet")
-        if self.watch is not None and not (self.watch.inspection and self.watch.inspection.installed):
-            waits.append("the shim is not in the node's CNI configuration yet")
+        if self.watch is not None and not self.watch.left:
+            inspection = self.watch.inspection
+            if inspection is None or not inspection.installed:
+                waits.append("the shim is not in the node's CNI configuration yet")
         return tuple(waits)
 
     def _chain_news(self, reason: Reason, _message: str) -> None:
@@ -180,12 +182,22 @@ class Daemon:
             netns_held=len(holds),
             netns_live=sum(1 for hold in holds if not hold.ended()),
             totals=totals,
-            cni=CniState(
-                answering=self.calls.open,
-                attachments=len(self.enforcer.duty.attachments),
-                chain=self.watch.inspection if self.watch is not None else None,
-            ),
+            cni=self._cni_state(),
             pods=tuple(self._pod_state(keeper) for keeper in self.enforcer.keepers.values()),
+        )
+
+    def _cni_state(self) -> CniState:
+        strangers = (
+            Stranger(one.pod.namespace, one.pod.name, one.container_id, one.since)
+            for one in self.gate.strangers()
+            if one.pod is not None
+        )
+        return CniState(
+            answering=self.calls.open,
+            attachments=len(self.enforcer.duty.attachments),
+            strangers=tuple(strangers),
+            chain=self.watch.inspection if self.watch is not None else None,
+            left=self.watch is not None and self.watch.left,
         )
 
     def _pod_state(self, keeper: Keeper) -> PodState:
@@ -197,6 +209,7 @@ class Daemon:
             uid=keeper.uid,
             status=keeper.status,
             netns=str(hold.place) if hold else "",
+            netns_from=hold.place.source if hold else "",
             netns_inode=hold.netns.ino if hold else None,
             spec=keeper.spec,
             origins=derivation.origins if derivation else {},
@@ -239,6 +252,14 @@ class Daemon:
         try:
             return await self._find(name).clean()
         except (CannotClean, NftError, LegacyToolFailed, LegacyToolMissing) as error:
+            raise Refused(str(error)) from error
+
+    async def _unchain(self) -> tuple[str, ...]:
+        if self.watch is None:
+            raise Refused("cannot leave the CNI configuration: this agent does not keep it")
+        try:
+            return await self.watch.leave()
+        except CannotInstallError as error:
             raise Refused(str(error)) from error
 
     async def _drain(self) -> NodeState:
@@ -286,6 +307,7 @@ class Daemon:
                 ("POST", "/visit"): self._answering(self._visit),
                 ("POST", "/trial"): self._answering(self._trial),
                 ("POST", "/cleanup"): self._answering(self._cleanup, WORK_TIMEOUT),
+                ("POST", "/unchain"): self._answering(lambda _: self._unchain(), WORK_TIMEOUT),
                 ("POST", "/drain"): self._answering(lambda _: self._drain(), WORK_TIMEOUT),
                 ("POST", "/remove"): self._answering(lambda _: self._remove(), WORK_TIMEOUT),
             },

@@ -119,6 +119,10 @@ class Gate:
             self._enforcer.release(gone)
         return "done"
 
+    def strangers(self) -> tuple[Attachment, ...]:
+        """Who was let through, and is unknown to the source to this day."""
+        return tuple(one for one in self._duty.attachments if one.let_through and self._find(one) is None)
+
     async def prune(self) -> None:
         """Forget attachments whose netns is gone: their DEL came while no agent ran."""
         gone = await asyncio.to_thread(_ended, list(self._duty.attachments))

@@ -4,6 +4,8 @@ Shape: `NodeState`, with camelCase keys; settings keep the names of `RedirectSpe
 `origins`. Times are unix seconds, durations what their names say.
 """
 
+from typing import Literal
+
 import msgspec
 
 from agent.cni.install import Inspection
@@ -12,27 +14,41 @@ from agent.core.spec import Origin, RedirectSpec
 from agent.core.tally import Counters
 
 
+class Stranger(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that the gate let through, and that its source does not know to this day. `container`: id of its
+    sandbox; `since`: when it passed."""
+
+    namespace: str
+    name: str
+    container: str
+    since: float
+
+
 class CniState(msgspec.Struct, frozen=True, rename="camel"):
     """The CNI gate. `answering`: this agent has the shim's socket. `attachments`: sandboxes that the runtime
     has told of and not ended. `chain`: the node's CNI configuration at the last look; None where this agent
-    does not keep it."""
+    does not keep it. `left`: it was told to take shim and entry out, and keeps them out."""
 
     answering: bool
     attachments: int
+    strangers: tuple[Stranger, ...] = ()
     chain: Inspection | None = None
+    left: bool = False
 
 
 class PodState(msgspec.Struct, frozen=True, rename="camel"):
     """One pod. `differences` of the status are what the last look found and what was put right.
-    `addresses`: of its netns, loopback too; only the answer to a visit has them. `container`: id of the
-    sandbox that CNI told of, "" for a pod that did not come by the gate; `let_through`: it passed the gate
-    before its source knew it, without rules."""
+    `netns_from`: who told of its netns, "" while nobody has: the runtime by CNI, its manifest, or the scan of
+    /proc. `addresses`: of its netns, loopback too; only the answer to a visit has them. `container`: id of
+    the sandbox that CNI told of, "" for a pod that did not come by the gate; `let_through`: it passed the
+    gate before its source knew it, without rules."""
 
     namespace: str
     name: str
     uid: str
     status: Redirection
     netns: str = ""
+    netns_from: Literal["", "cni", "manifest", "proc"] = ""
     netns_inode: int | None = None
     spec: RedirectSpec | None = None
     origins: dict[str, tuple[Origin, ...]] = {}

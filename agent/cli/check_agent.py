@@ -4,9 +4,11 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from agent.cli.check_cni import check_cni
 from agent.cli.client import Agent, AgentDeniedError, AgentError
 from agent.cli.kernel_state import wrong
 from agent.cli.report import Category, Check, failed, passed, warning
+from agent.cni.install import CniSettings
 from agent.core.reasons import MEANINGS, Complaint, Phase, Reason
 from agent.node.lock import WriterLock
 from agent.node.sweep import namespaces, search
@@ -31,8 +33,9 @@ OBSERVATIONS = {Reason.FOREIGN_RULES}
 """Complaints that are no reason to do anything."""
 
 
-def check_agent(run_dir: Path, netns_dir: Path) -> Iterator[Category]:
-    """Without an agent: one category that says so."""
+def check_agent(run_dir: Path, netns_dir: Path, cni: CniSettings) -> Iterator[Category]:
+    """Without an agent: a category that says so, and what that means for new pods. `cni`: how this node is
+    set up, as far as the agent does not say."""
     agent = Agent(run_dir)
     description = f"the agent answers at {agent.path}"
     try:
@@ -41,9 +44,11 @@ def check_agent(run_dir: Path, netns_dir: Path) -> Iterator[Category]:
         denied = isinstance(error, AgentDeniedError)
         hint = "run this command as root" if denied else "start `pointsman run`, or give its --run-dir"
         yield Category("pointsman-agent", (failed(description, error.message, hint),))
+        yield from check_cni(agent, None, cni)
         return
     duties = (_ready(state), _writer(state, WriterLock(run_dir / "writer.lock").holder()))
     yield Category("pointsman-agent", (passed(description), *duties))
+    yield from check_cni(agent, state, cni)
     yield Category("pointsman-pods", (*_pods(state.pods), _orphans(state.pods, netns_dir)))
 
 

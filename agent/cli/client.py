@@ -12,6 +12,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from agent.cni.server import peer
 from agent.node.leftovers import Leftover
 from agent.node.trial import Trial
 from agent.state import NodeState, PodState
@@ -71,6 +72,10 @@ class Agent:
         """Remove these, and name what was removed. PodUnknownError, RefusedError."""
         return self._ask("POST", f"/cleanup?pod={quote(pod)}", tuple[str, ...])
 
+    def unchain(self) -> tuple[str, ...]:
+        """Take shim and entry out of the node's network. Paths of what was changed or removed. RefusedError."""
+        return self._ask("POST", "/unchain", tuple[str, ...])
+
     def drain(self) -> NodeState:
         """Redirect no new connection of any pod from now on. RefusedError."""
         return self._ask("POST", "/drain", NodeState)
@@ -78,6 +83,18 @@ class Agent:
     def remove(self) -> NodeState:
         """Delete the drain tables. RefusedError."""
         return self._ask("POST", "/remove", NodeState)
+
+    def pid(self) -> int:
+        """PID of the process that listens, as this one sees it: 0 in another PID namespace, and where
+        nobody listens."""
+        connection = _Connection(self.path, ALIVE)
+        try:
+            connection.connect()
+            return peer(connection.sock)[0]
+        except OSError:
+            return 0
+        finally:
+            connection.close()
 
     def _ask(self, method: str, target: str, kind: type[T]) -> T:
         self._exchange("GET", "/live", ALIVE)

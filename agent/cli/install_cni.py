@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from agent import log
 from agent.cli import options
@@ -34,6 +35,23 @@ def _socket(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
             param,
         )
     return value
+
+
+conf_dir = click.option(
+    "--conf-dir",
+    type=options.DIRECTORY,
+    default=CniSettings().conf_dir,
+    show_default=True,
+    help="Directory from which the container runtime reads its CNI configuration.",
+)
+
+bin_dir = click.option(
+    "--bin-dir",
+    type=options.DIRECTORY,
+    default=CniSettings().bin_dir,
+    show_default=True,
+    help="Directory of the node's CNI binaries.",
+)
 
 
 def cni_options(command: F) -> F:
@@ -72,20 +90,8 @@ def cni_options(command: F) -> F:
             show_default=True,
             help="What becomes of new pods while no agent answers: started, and redirected late; or retried.",
         ),
-        click.option(
-            "--bin-dir",
-            type=options.DIRECTORY,
-            default=CniSettings().bin_dir,
-            show_default=True,
-            help="Directory of the node's CNI binaries.",
-        ),
-        click.option(
-            "--conf-dir",
-            type=options.DIRECTORY,
-            default=CniSettings().conf_dir,
-            show_default=True,
-            help="Directory from which the container runtime reads its CNI configuration.",
-        ),
+        bin_dir,
+        conf_dir,
     ):
         command = option(command)
     return command
@@ -96,6 +102,13 @@ def settings(values: dict[str, Any]) -> CniSettings:
     taken = {name: values.pop(name) for name in CniSettings.__struct_fields__}
     pod: PodKey | None = taken["agent_pod"]
     return CniSettings(**taken | {"agent_pod": str(pod) if pod else ""})
+
+
+def settings_of_run(ctx: click.Context, values: dict[str, Any]) -> CniSettings:
+    """As `settings`, with the socket in --run-dir unless another one is named."""
+    if ctx.get_parameter_source("socket") is ParameterSource.DEFAULT:
+        values["socket"] = values["run_dir"].absolute() / "cni.sock"
+    return settings(values)
 
 
 @click.command("install-cni")

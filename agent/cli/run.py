@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from agent import log
 from agent.cli import defaults, options
-from agent.cli.install_cni import cni_options
-from agent.cli.install_cni import settings as cni_settings
+from agent.cli.install_cni import cni_options, settings_of_run
 from agent.cli.types import Address, Seconds
 from agent.daemon import Daemon
 from agent.settings import Settings
@@ -117,9 +115,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     """Run the agent: find pods, redirect them, and keep them so."""
     log.configure(values.pop("log_format"), values.pop("log_level"))
     node_defaults = defaults.node_defaults(values)
-    if ctx.get_parameter_source("socket") is ParameterSource.DEFAULT:
-        values["socket"] = values["run_dir"].absolute() / "cni.sock"
-    chained = cni_settings(values)
+    chained = settings_of_run(ctx, values)
     settings = Settings(
         defaults=node_defaults,
         cni=chained if values.pop("install_cni") else None,

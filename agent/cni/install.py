@@ -5,6 +5,7 @@ is known is read afresh from the node each time; nothing else has to survive a r
 """
 
 import errno
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -127,6 +128,19 @@ class Installer:
                 return self._inspection(Picture())
             with Directory(self.settings.conf_dir) as confs:
                 return self._inspection(look(files(read(confs)), self.settings.entry))
+
+    def traces(self) -> tuple[str, ...]:
+        """Paths of all that `remove` would write or remove, in its order."""
+        conf_dir, bin_dir = self.settings.conf_dir, self.settings.bin_dir
+        names: dict[str, None] = {}
+        with self._errors("read", conf_dir):
+            if conf_dir.is_dir():
+                with Directory(conf_dir) as confs:
+                    found = files(read(confs))
+                names = dict.fromkeys([*(edit.file for edit in cleared(found)), *naming_us(found)])
+        with self._errors("read", bin_dir):
+            shim = [str(bin_dir / TYPE)] if os.path.lexists(bin_dir / TYPE) else []
+        return (*(str(conf_dir / name) for name in names), *shim)
 
     def install(self, only: str | None = None) -> Outcome:
         """Put shim and entry where they belong. `only`: and only if this is the file that the runtime uses;

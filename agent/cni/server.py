@@ -14,10 +14,11 @@ import stat
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
-from agent.cni.wire import Call, Garbled, read_call, read_reply, reply
+from agent.cni.wire import Call, Garbled, body_in, call_in, reply
 
 BACKLOG = 4096
 READ_TIMEOUT = 10.0
@@ -25,6 +26,12 @@ READ_TIMEOUT = 10.0
 GRACE = 2.0
 """Seconds that calls under way may take when the agent stops. Those that are cut off are made again by
 the shim, to whoever listens then."""
+
+PAUSE = 0.1
+"""Seconds without taking calls when descriptors have run out."""
+CHUNK = 1 << 17
+
+T = TypeVar("T")
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -38,16 +45,16 @@ class Server:
         self._answer = answer
         self._public = public
         self._private = private
-        self._servers: dict[Path, asyncio.Server] = {}
+        self._listeners: dict[Path, socket.socket] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def open_private(self) -> None:
+    def open_private(self) -> None:
         """Listen for agents that relay. OSError."""
-        await self._listen(self._private)
+        self._listen(self._private)
 
-    async def open_public(self) -> None:
+    def open_public(self) -> None:
         """Listen for the shim from now on, in place of whoever did so before. OSError."""
-        await self._listen(self._public)
+        self._listen(self._public)
 
     def reachable(self) -> bool:
         """Whether the shim finds somebody: us, or an agent that has taken over. False when the socket was
@@ -59,8 +66,8 @@ class Server:
 
     async def close(self) -> None:
         """Take no more calls, and let those under way end, within GRACE."""
-        for server in self._servers.values():
-            server.close()
+        while self._listeners:
+            self._deafen(self._listeners.popitem()[1])
         with contextlib.suppress(FileNotFoundError):
             self._private.unlink()
         if self._calls:
@@ -68,7 +75,7 @@ class Server:
             for task in late:
                 task.cancel()
 
-    async def _listen(self, path: Path) -> None:
+    def _listen(self, path: Path) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -85,52 +92,85 @@ class Server:
                 temporary.unlink()
             words = f"{error.strerror or error}; choose another --run-dir"
             raise OSError(f"cannot listen on {path}: {words}") from error
-        before = self._servers.get(path)
-        self._servers[path] = await asyncio.start_unix_server(self._serve, sock=listener)
-        if before is not None:
-            before.close()
+        if path in self._listeners:
+            self._deafen(self._listeners[path])
+        self._listeners[path] = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.add(task)
-        try:
-            await self._converse(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-            log.debug("a call came to nothing", error=str(error) or type(error).__name__)
-        except Garbled as error:
-            log.warning("call refused", error=str(error))
-        finally:
-            self._calls.discard(task)
-            writer.close()
+    def _deafen(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(listener)
+        listener.close()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = _peer(writer.get_extra_info("socket"))
+    def _accept(self, listener: socket.socket) -> None:
+        """Take the callers that wait. By hand, since a stream for each would cost more than its call."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors: they wait in the backlog, and must not spin the loop.
+                log.error("cannot take a call; tried again", error=error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(PAUSE, self._listen_on, listener)
+                return
+            task = asyncio.create_task(self._serve(connection))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+    def _listen_on(self, listener: socket.socket) -> None:
+        if listener in self._listeners.values():
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                await self._converse(connection)
+            except (OSError, EOFError, TimeoutError) as error:
+                log.debug("a call came to nothing", error=str(error) or type(error).__name__)
+            except Garbled as error:
+                log.warning("call refused", error=str(error))
+
+    async def _converse(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        _, uid = peer(connection)
         if uid != os.geteuid():
             log.warning("call refused", error=f"cannot serve user {uid}: only root may call")
             return
         async with asyncio.timeout(READ_TIMEOUT):
-            call = await read_call(reader)
-        writer.write(reply(await self._answer(call)))
-        await writer.drain()
+            call = await received_from(connection, call_in)
+        answer = reply(await self._answer(call))
+        await asyncio.get_running_loop().sock_sendall(connection, answer)
 
 
 async def relay(path: Path, call: Call) -> bytes:
-    """Have another agent answer. Raises OSError, Garbled or asyncio.IncompleteReadError when it cannot."""
-    reader, writer = await asyncio.open_unix_connection(str(path))
-    try:
-        writer.write(call.frame)
-        return await read_reply(reader)
-    finally:
-        writer.close()
+    """Have another agent answer. Raises OSError, Garbled or EOFError when it cannot."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        await loop.sock_connect(connection, str(path))
+        await loop.sock_sendall(connection, call.frame)
+        return await received_from(connection, body_in)
+
+
+async def received_from(connection: socket.socket, whole: Callable[[bytes], T | None]) -> T:
+    """What `whole` finds in what the peer sends. EOFError when it goes away before."""
+    loop = asyncio.get_running_loop()
+    received = b""
+    while (found := whole(received)) is None:
+        part = await loop.sock_recv(connection, CHUNK)
+        if not part:
+            raise EOFError("the peer went away")
+        received += part
+    return found
 
 
 def answers(path: Path) -> bool:
     """Whether somebody listens at a path. A socket whose process has ended refuses."""
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(0.5)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.5)
         try:
-            peer.connect(str(path))
+            connection.connect(str(path))
         except OSError:
             return False
     return True
@@ -145,7 +185,9 @@ def sweep(directory: Path, pattern: str) -> None:
                 path.unlink()
 
 
-def _peer(connection: socket.socket) -> int:
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """PID and user of the process that connects, or that listens, as this one sees them: the PID is 0 in
+    another PID namespace."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _pid, uid, _gid = _CREDENTIALS.unpack(credentials)
-    return int(uid)
+    pid, uid, _gid = _CREDENTIALS.unpack(credentials)
+    return int(pid), int(uid)

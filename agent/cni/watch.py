@@ -42,15 +42,17 @@ Words = tuple[Reason, str]
 class Watch:
     """One node's watch. `tell` is called on the loop with each reason to report, once per change.
 
-    `inspection` is the last look, None before the first.
+    `inspection` is the last look, None before the first. `left`: it was told to leave, and did.
     """
 
     def __init__(self, installer: Installer, tell: Callable[[Reason, str], object]) -> None:
         self.inspection: Inspection | None = None
         self.writer = False
+        self.left = False
         self._installer = installer
         self._tell = tell
         self._woken = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._standing = Standing(self._say)
         self._contest = Contest()
         self._stood: Inspection | None = None
@@ -70,6 +72,20 @@ class Watch:
             except CannotInstallError as error:
                 self._standing.update({(Reason.CNI_UNWRITABLE, str(error))})
             await asyncio.sleep(TENANCY_RETRY)
+
+    async def leave(self) -> tuple[str, ...]:
+        """Take shim and entry out, and put nothing back until this process has ended; what comes then may.
+        Paths of what was written or removed. CannotInstallError, after which everything is kept as before."""
+        async with self._turn:
+            if not self.writer:
+                raise CannotInstallError(
+                    f"cannot leave the CNI configuration in {self._installer.settings.conf_dir}: another "
+                    "process keeps it; end that one, and try again"
+                )
+            outcome = await _in_thread(self._installer.remove)
+            self.left, self.inspection = True, outcome.inspection
+        log.info("left the CNI configuration", files=list(outcome.written))
+        return outcome.written
 
     async def _look_on(self) -> None:
         """Another process keeps this node; for the state, and for readiness, it is enough to know."""
@@ -106,7 +122,8 @@ class Watch:
         began = time.monotonic()
         complaints = {(Reason.CNI_UNWRITABLE, fault)} if fault else set()
         try:
-            rest, period = await self._look(began)
+            async with self._turn:
+                rest, period = await self._look(began)
             self._failures = 0
         except CannotInstallError as error:
             # An attempt is an event of its own, so that it must not be woken by it.
@@ -122,6 +139,8 @@ class Watch:
     async def _look(self, now: float) -> tuple[float, float]:
         found = self.inspection = await _in_thread(self._installer.inspect)
         period = PERIOD if self._installer.settings.conf_dir.is_dir() else ABSENT_PERIOD
+        if self.left:
+            return 0.0, period
         self._calm(now)
         if (wait := self._unsettled(found, now)) > 0:
             return 0.0, wait

@@ -11,7 +11,6 @@
 Integers are little-endian. The shim prints the result itself, since it has prevResult byte for byte.
 """
 
-import asyncio
 import struct
 
 import msgspec
@@ -35,23 +34,30 @@ class Call(msgspec.Struct, frozen=True):
     frame: bytes
 
 
-async def read_call(reader: asyncio.StreamReader) -> Call:
-    """Raises Garbled, and asyncio.IncompleteReadError when the peer goes away."""
-    header = await reader.readexactly(HEADER.size)
-    magic, environment_size, stdin_size = HEADER.unpack(header)
+def call_in(received: bytes) -> Call | None:
+    """The request in what has been received, None while there is not all of it. Raises Garbled."""
+    if len(received) < HEADER.size:
+        return None
+    magic, environment_size, stdin_size = HEADER.unpack_from(received)
     if magic != MAGIC or environment_size > LARGEST_ENVIRONMENT or stdin_size > LARGEST_STDIN:
         raise Garbled("cannot read a call: it does not begin as a shim's does")
-    environment = await reader.readexactly(environment_size)
-    stdin = await reader.readexactly(stdin_size)
-    return Call(_pairs(environment), stdin, header + environment + stdin)
+    stdin_at = HEADER.size + environment_size
+    end = stdin_at + stdin_size
+    if len(received) < end:
+        return None
+    return Call(_pairs(received[HEADER.size : stdin_at]), received[stdin_at:end], received[:end])
 
 
-async def read_reply(reader: asyncio.StreamReader) -> bytes:
-    """The body of a reply, b"" for success. Raises what `read_call` raises."""
-    magic, code, size = HEADER.unpack(await reader.readexactly(HEADER.size))
+def body_in(received: bytes) -> bytes | None:
+    """The body of the reply in what has been received, b"" for success, None while there is not all of it.
+    Raises Garbled."""
+    if len(received) < HEADER.size:
+        return None
+    magic, code, size = HEADER.unpack_from(received)
     if magic != MAGIC or code not in (0, 1) or size > LARGEST_BODY or (code == 0) != (size == 0):
         raise Garbled("cannot read a reply: it does not begin as an agent's does")
-    return await reader.readexactly(size)
+    end = HEADER.size + int(size)
+    return received[HEADER.size : end] if len(received) >= end else None
 
 
 def reply(body: bytes) -> bytes:

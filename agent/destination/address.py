@@ -17,7 +17,7 @@ LENGTH_DELIMITED = 2
 """Wire type of messages, strings and map entries."""
 
 
-class Encoded(msgspec.Struct, frozen=True, gc=False, weakref=True, eq=False):
+class Encoded(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """An address as it stands in messages.
 
     `added`: its element of WeightedAddrSet.addrs; `removed`: its element of AddrSet.addrs; `withheld` as in

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agent.core.discovery.answers import Endpoints, Labels
-from agent.destination.address import Encoded, Encoder, field, varint
+from agent.core.discovery.answers import Endpoints
+from agent.destination.address import Encoded, Encoder, varint
 from agent.destination.proto.destination_pb2 import NoEndpoints, Update, WeightedAddrSet
 
 LIMIT = 1 << 20
@@ -34,7 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
 def snapshot(encoder: Encoder, answer: Endpoints) -> Snapshot:
     labels = WeightedAddrSet(metric_labels=dict(answer.labels)).SerializeToString(deterministic=True)
     addresses = {(each.ip, each.port): encoder.encode(each) for each in answer.addresses}
-    return Snapshot(answer.exists, _shared(answer.labels, labels), addresses)
+    return Snapshot(answer.exists, labels, addresses)
 
 
 def difference(old: Snapshot | None, new: Snapshot) -> tuple[bytes, ...]:
@@ -42,24 +42,22 @@ def difference(old: Snapshot | None, new: Snapshot) -> tuple[bytes, ...]:
 
     Empty when the two are the same. The first message that a client gets is an `add`, or `no_endpoints`.
     """
-    before = {} if old is None else old.addresses
-    relabelled = old is None or old.labels != new.labels
-    added = [
-        encoded.added
-        for key, encoded in new.addresses.items()
-        if relabelled or (known := before.get(key)) is None or known.added != encoded.added
-    ]
-    if added:
-        removed = [encoded.removed for key, encoded in before.items() if key not in new.addresses]
-        return (*_parts(_ADD, added, new.labels), *_parts(_REMOVE, removed, b""))
-    if not new.addresses and (old is None or (old.exists and not new.exists) or _appeared(old, new)):
+    if not new.addresses and (old is None or old.exists != new.exists):
         return (Update(no_endpoints=NoEndpoints(exists=new.exists)).SerializeToString(),)
-    removed = [encoded.removed for key, encoded in before.items() if key not in new.addresses]
-    return tuple(_parts(_REMOVE, removed, b""))
+    if old is None:
+        added = [each.added for each in new.addresses.values()]
+        return tuple(_parts(_ADD, added, new.labels))
+    added = [
+        each.added
+        for key, each in new.addresses.items()
+        if old.labels != new.labels or not _same(old.addresses.get(key), each)
+    ]
+    removed = [each.removed for key, each in old.addresses.items() if key not in new.addresses]
+    return (*_parts(_ADD, added, new.labels), *_parts(_REMOVE, removed, b""))
 
 
-def _appeared(old: Snapshot, new: Snapshot) -> bool:
-    return not old.addresses and new.exists and not old.exists
+def _same(before: Encoded | None, now: Encoded) -> bool:
+    return before is now or (before is not None and before.added == now.added)
 
 
 def _parts(tag: bytes, elements: Iterable[bytes], tail: bytes) -> Iterator[bytes]:

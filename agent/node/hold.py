@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 from agent.core.attachments import Attachment
 from agent.core.names import NETNS
@@ -41,6 +42,15 @@ class Place:
 
     def __str__(self) -> str:
         return self.path or (self.sandbox.path if self.sandbox else "unknown")
+
+    @property
+    def source(self) -> Literal["", "cni", "manifest", "proc"]:
+        """Who has told of it, "" while nobody has."""
+        if self.attached is not None:
+            return "cni"
+        if self.path:
+            return "manifest"
+        return "proc" if self.sandbox is not None else ""
 
     @property
     def unknown(self) -> bool:

@@ -39,11 +39,19 @@ def main() -> int:
 
 
 def outcomes(loaded: Loaded, only: set[str], *, pure: bool) -> Iterator[Outcome]:
-    """The outcome of every case, or of those in `only`; what is malformed or missing has failed."""
+    """The outcome of every case, or of those in `only`; what is malformed or missing has failed.
+
+    A file whose cases make calls is about the destination service, any other about redirection.
+    """
     for problem in loaded.problems:
         yield Outcome(problem.id, "", "FAIL", problem.message)
     for name in sorted(only - {entry.id for entry in loaded.entries}):
         yield Outcome(name, "", "FAIL", "cannot find a case of this id")
+    if any("call" in entry.data for entry in loaded.entries):
+        from tests.cases.discovery import batch  # gRPC, which redirection does without
+
+        yield from batch.outcomes(loaded.entries, only, in_pod=not pure)
+        return
     with contextlib.ExitStack() as stack:
         datapath = None if pure else stack.enter_context(contextlib.closing(Datapath()))
         for entry in loaded.entries:
@@ -64,12 +72,18 @@ def examine(entry: Entry, datapath: Datapath | None) -> Outcome:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.cases", description="Run redirection cases.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.cases", description="Run a file of cases, of redirection or of discovery."
+    )
     parser.add_argument("file", type=Path, help="Markdown with fenced yaml blocks, or plain YAML")
     parser.add_argument(
         "--only", nargs="+", action="extend", default=[], metavar="ID", help="only these cases"
     )
-    parser.add_argument("--pure", action="store_true", help="ask only the pure core: no root, no namespaces")
+    parser.add_argument(
+        "--pure",
+        action="store_true",
+        help="without network namespaces, and not as root: ask the pure core, or the diagnostics listener",
+    )
     return parser.parse_args()
 
 

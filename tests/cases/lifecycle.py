@@ -12,11 +12,7 @@ LIFECYCLE: dict[str, Procedure] = {**STORIES}
 """Procedures by case id; each brings the case about and says what is not as its `then` demands."""
 
 LATER: dict[str, str] = {
-    "C11": "needs the CNI gate",
     "C12": "needs the API-server source",
-    "C13": "needs the CNI gate",
-    "C14": "needs the CNI gate",
-    "C15": "needs the CNI gate",
     "C21": "needs the destination service",
 }
 """Why a case without procedure cannot have one yet."""

@@ -166,7 +166,12 @@ def _join_prose(node: yaml.MappingNode) -> None:
     pairs: list[tuple[yaml.Node, yaml.Node]] = []
     for key, value in node.value:
         valueless = isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
-        if pairs and valueless and pairs[-1][0].value in _JOINED_KEYS and isinstance(pairs[-1][1], yaml.ScalarNode):
+        if (
+            pairs
+            and valueless
+            and pairs[-1][0].value in _JOINED_KEYS
+            and isinstance(pairs[-1][1], yaml.ScalarNode)
+        ):
             pairs[-1][1].value += f", {key.value}"
             pairs[-1][1].tag = _STRING
         else:

@@ -1,11 +1,11 @@
 """`pointsman install-cni`, on directories of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -164,26 +164,26 @@ def test_bad_values_are_refused(cli: Cli, node: Node, flags: tuple[str, ...], wo
 def test_watch_keeps_it_in_place_until_it_is_told_to_stop(node: Node, end: signal.Signals) -> None:
     conf = node.put("10-calico.conflist", CALICO)
     argv = [sys.executable, "-m", "agent", "install-cni", *map(str, place(node)), "--watch"]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        argv, cwd=root, stderr=subprocess.PIPE, env=os.environ | {"LC_ALL": "C.UTF-8"}
-    ) as child:
+    said = node.conf_dir.parent / "said"
+    with (
+        said.open("wb") as stderr,
+        subprocess.Popen(argv, cwd=Path(__file__).parents[2], stderr=stderr) as child,
+    ):
         try:
             _wait(node.chained, 10)
             by_rename(conf, CALICO)
             _wait(node.chained, 2)
+            _wait(lambda: "CniConfigOverwritten" in said.read_text(), 2)
             child.send_signal(end)
-            _, said = child.communicate(timeout=5)
+            assert child.wait(5) == 0
         finally:
             child.kill()
 
-    assert child.returncode == 0
-    assert b"CniConfigOverwritten" in said
     assert node.chained()
 
 
-def _wait(true: object, seconds: float) -> None:
+def _wait(true: Callable[[], bool], seconds: float) -> None:
     until = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
+    while not true():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -155,6 +155,13 @@ def test_what_cannot_be_read_is_named_and_passed_over(node: Node) -> None:
     assert b'"\xff\xfe"' in (node.conf_dir / "05-binary.conflist").read_bytes()
 
 
+def test_only_the_file_that_was_meant_is_edited(node: Node) -> None:
+    """Between a look and an edit, what the runtime uses may have become another file."""
+    node.put("10-calico.conflist", CALICO)
+    assert node.installer().install(only="05-other.conflist").written == ()
+    assert len(node.installer().install(only="10-calico.conflist").written) == 2
+
+
 def test_without_configuration_or_directory_nothing_is_made_up(node: Node) -> None:
     found = node.installer().install().inspection
     assert (found.file, found.installed, found.shim) == ("", False, "current")

@@ -208,6 +208,9 @@ def test_invalid_settings_are_named_and_hold_up_nobody_who_is_exempt(shim: Path,
             assert (done.error["code"], done.error["cniVersion"]) == (7, "0.3.1")
             assert f'"{INVALID[index // 3][0]}"' in done.error["msg"]
             assert "install-cni" in done.error["details"]
+        # An object's keys are no list of names.
+        stdin = conf(path, exemptNamespaces={"kube-system": True})
+        assert call(shim, "ADD", stdin, CNI_ARGS=critical).error["code"] == 7
         for index, done in enumerate(call_all(shim, passed)):
             expected = b"" if index % 2 else PREVIOUS.encode()
             assert (done.code, done.out) == (0, expected)

@@ -213,6 +213,7 @@ async def test_a_removed_or_changed_shim_is_put_back(node: Node) -> None:
     async with installed(node) as one:
         shim = node.bin_dir / TYPE
         for harm in (shim.unlink, lambda: shim.write_bytes(b"x"), lambda: shim.chmod(0o600)):
+            await asyncio.sleep(0.2)  # so that its own event is needed
             harm()
             await until(lambda: one.node.installer().inspect().right)
         await asyncio.sleep(0.1)

@@ -250,6 +250,7 @@ MULTUS = [
     one("multus", delegates=[json.loads(CALICO), {"type": "macvlan"}]),
     one("multus", delegates=[{"type": "ovn", "name": "ovn", "cniVersion": "0.4.0"}]),
     one("multus", delegates=[{"type": "weave-net"}], kubeconfig="/x"),
+    one("multus", delegates=[{"name": "a", "cniVersion": "0.3.1", "plugins": [{"type": "calico"}]}]),
 ]
 
 

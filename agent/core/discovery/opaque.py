@@ -9,6 +9,8 @@ from agent.core.reasons import Complaint
 
 Named = tuple[tuple[str, int], ...]
 
+_LONGEST_CACHED = 256
+
 
 def parse_opaque(text: str, ports: Mapping[str, int]) -> ParsedPorts:
     """Read `http,3306,9000-9010`. `ports`: what the names of the object's own ports stand for; a name wins
@@ -19,9 +21,18 @@ def parse_opaque(text: str, ports: Mapping[str, int]) -> ParsedPorts:
 
 
 @lru_cache(maxsize=4096)
+def _cached(text: str, ports: Named) -> ParsedPorts:
+    """Most lists are written by the injector, alike for thousands of objects."""
+    return parse_opaque(text, dict(ports))
+
+
+def _parsed(text: str, ports: Named) -> ParsedPorts:
+    return _cached(text, ports) if len(text) <= _LONGEST_CACHED else parse_opaque(text, dict(ports))
+
+
 def opaque_ports(text: str, ports: Named) -> PortSet:
     """The ports of a list that was written for many objects, for the one whose ports have these names."""
-    return parse_opaque(text, dict(ports)).ports
+    return _parsed(text, ports).ports
 
 
 def read_opaque(
@@ -31,5 +42,5 @@ def read_opaque(
     text = annotations.get(OPAQUE_PORTS)
     if text is None:
         return None, iter(())
-    parsed = parse_opaque(text, ports)
+    parsed = _parsed(text, tuple(ports.items()))
     return parsed.ports, list_complaints(parsed, OPAQUE_PORTS, where)

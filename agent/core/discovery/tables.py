@@ -24,10 +24,12 @@ Name = tuple[str, str]
 
 
 class Multimap(Generic[K, V]):
-    """Sets of values by key. Most keys have one value, which is kept without a set; empty keys vanish."""
+    """Sets of values by key. A few are kept in a tuple, a quarter of a set's size; empty keys vanish."""
+
+    FEW = 8
 
     def __init__(self) -> None:
-        self._values: dict[K, tuple[V] | set[V]] = {}
+        self._values: dict[K, tuple[V, ...] | set[V]] = {}
 
     def __len__(self) -> int:
         return len(self._values)
@@ -40,22 +42,23 @@ class Multimap(Generic[K, V]):
         return self._values.get(key, ())
 
     def add(self, key: K, value: V) -> None:
-        values = self._values.get(key)
-        if values is None:
-            self._values[key] = (value,)
-        elif isinstance(values, set):
+        values = self._values.get(key, ())
+        if isinstance(values, set):
             values.add(value)
         elif value not in values:
-            self._values[key] = {*values, value}
+            more = (*values, value)
+            self._values[key] = more if len(more) <= self.FEW else set(more)
 
     def discard(self, key: K, value: V) -> None:
-        values = self._values.get(key)
-        if values is None or value not in values:
-            return
+        values = self._values.get(key, ())
         if isinstance(values, set):
             values.discard(value)
-        if not values or isinstance(values, tuple):
-            del self._values[key]
+        else:
+            values = tuple(each for each in values if each != value)
+        if values:
+            self._values[key] = values
+        else:
+            self._values.pop(key, None)
 
 
 class Table(Generic[K, F]):

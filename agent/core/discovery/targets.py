@@ -1,7 +1,7 @@
 """What a proxy asks for (`path`) and who asks (`context_token`), read as upstream reads them."""
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv6Address
 from typing import Any
 
 import msgspec
@@ -11,7 +11,8 @@ from agent.core.ports import LAST_PORT, named
 DEFAULT_PORT = 80
 _LONGEST_LABEL = 63
 _PORT = re.compile(r"\+?0*([1-9][0-9]{0,4})")
-_IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 
 
 class Invalid(Exception):  # noqa: N818
@@ -85,11 +86,11 @@ def parse_token(text: str) -> Client:
 def canonical_ip(text: str) -> str | None:
     """The one text of an IP literal; an IPv4-mapped IPv6 address is the IPv4 one. None for any other text,
     such as one with a zone, or with leading zeros in an octet."""
+    if _IPV4.fullmatch(text):
+        return text
+    if ":" not in text or "%" in text:
+        return None
     try:
-        if _IPV4.fullmatch(text):
-            return str(IPv4Address(text))
-        if ":" not in text or "%" in text:
-            return None
         address = IPv6Address(text)
     except ValueError:
         return None

@@ -4,15 +4,18 @@
 # source: agent/destination/proto/destination.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from agent.destination.proto import pool as _pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "agent/destination/proto/destination.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'agent/destination/proto/destination.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -25,85 +28,83 @@ from agent.destination.proto import net_pb2 as agent_dot_destination_dot_proto_d
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(
-    b'\n)agent/destination/proto/destination.proto\x12\x1cio.linkerd.proxy.destination\x1a(agent/destination/proto/http_types.proto\x1a"agent/destination/proto/meta.proto\x1a!agent/destination/proto/net.proto\x1a\x1egoogle/protobuf/duration.proto"E\n\x0eGetDestination\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x15\n\rcontext_token\x18\x03 \x01(\t"\xcc\x01\n\x06Update\x12<\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32-.io.linkerd.proxy.destination.WeightedAddrSetH\x00\x12\x37\n\x06remove\x18\x02 \x01(\x0b\x32%.io.linkerd.proxy.destination.AddrSetH\x00\x12\x41\n\x0cno_endpoints\x18\x03 \x01(\x0b\x32).io.linkerd.proxy.destination.NoEndpointsH\x00\x42\x08\n\x06update":\n\x07\x41\x64\x64rSet\x12/\n\x05\x61\x64\x64rs\x18\x01 \x03(\x0b\x32 .io.linkerd.proxy.net.TcpAddress"\xd9\x01\n\x0fWeightedAddrSet\x12\x39\n\x05\x61\x64\x64rs\x18\x01 \x03(\x0b\x32*.io.linkerd.proxy.destination.WeightedAddr\x12V\n\rmetric_labels\x18\x02 \x03(\x0b\x32?.io.linkerd.proxy.destination.WeightedAddrSet.MetricLabelsEntry\x1a\x33\n\x11MetricLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"\xa0\x04\n\x0cWeightedAddr\x12.\n\x04\x61\x64\x64r\x18\x01 \x01(\x0b\x32 .io.linkerd.proxy.net.TcpAddress\x12\x0e\n\x06weight\x18\x03 \x01(\r\x12S\n\rmetric_labels\x18\x04 \x03(\x0b\x32<.io.linkerd.proxy.destination.WeightedAddr.MetricLabelsEntry\x12?\n\x0ctls_identity\x18\x05 \x01(\x0b\x32).io.linkerd.proxy.destination.TlsIdentity\x12\x41\n\rprotocol_hint\x18\x06 \x01(\x0b\x32*.io.linkerd.proxy.destination.ProtocolHint\x12K\n\x12\x61uthority_override\x18\x07 \x01(\x0b\x32/.io.linkerd.proxy.destination.AuthorityOverride\x12>\n\x05http2\x18\x08 \x01(\x0b\x32/.io.linkerd.proxy.destination.Http2ClientParams\x12\x35\n\x0cresource_ref\x18\t \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata\x1a\x33\n\x11MetricLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"\xf2\x02\n\x0bTlsIdentity\x12V\n\x11\x64ns_like_identity\x18\x01 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.DnsLikeIdentityH\x00\x12V\n\x11uri_like_identity\x18\x03 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.UriLikeIdentityH\x00\x12N\n\x0bserver_name\x18\x04 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.DnsLikeIdentity\x1a\x1f\n\x0f\x44nsLikeIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a\x1e\n\x0fUriLikeIdentity\x12\x0b\n\x03uri\x18\x01 \x01(\tB\n\n\x08strategyJ\x04\x08\x02\x10\x03R\x10k8s_pod_identity"/\n\x11\x41uthorityOverride\x12\x1a\n\x12\x61uthority_override\x18\x01 \x01(\t"\x1d\n\x0bNoEndpoints\x12\x0e\n\x06\x65xists\x18\x01 \x01(\x08"\xab\x02\n\x0cProtocolHint\x12;\n\x02h2\x18\x01 \x01(\x0b\x32-.io.linkerd.proxy.destination.ProtocolHint.H2H\x00\x12\x43\n\x06opaque\x18\x03 \x01(\x0b\x32\x31.io.linkerd.proxy.destination.ProtocolHint.OpaqueH\x00\x12T\n\x10opaque_transport\x18\x02 \x01(\x0b\x32:.io.linkerd.proxy.destination.ProtocolHint.OpaqueTransport\x1a\x04\n\x02H2\x1a\x08\n\x06Opaque\x1a\'\n\x0fOpaqueTransport\x12\x14\n\x0cinbound_port\x18\x01 \x01(\rB\n\n\x08protocol"\xdd\x04\n\x11Http2ClientParams\x12Q\n\x0c\x66low_control\x18\x01 \x01(\x0b\x32;.io.linkerd.proxy.destination.Http2ClientParams.FlowControl\x12M\n\nkeep_alive\x18\x02 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.Http2ClientParams.KeepAlive\x12L\n\tinternals\x18\x03 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.Http2ClientParams.Internals\x1ax\n\x0b\x46lowControl\x12&\n\x1einitial_connection_window_size\x18\x01 \x01(\r\x12"\n\x1ainitial_stream_window_size\x18\x02 \x01(\r\x12\x1d\n\x15\x61\x64\x61ptive_flow_control\x18\x03 \x01(\x08\x1ax\n\tKeepAlive\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nwhile_idle\x18\x03 \x01(\x08\x1a\x64\n\tInternals\x12$\n\x1cmax_concurrent_reset_streams\x18\x01 \x01(\r\x12\x16\n\x0emax_frame_size\x18\x02 \x01(\r\x12\x19\n\x11max_send_buf_size\x18\x03 \x01(\r"\xac\x03\n\x12\x44\x65stinationProfile\x12\x33\n\x06routes\x18\x01 \x03(\x0b\x32#.io.linkerd.proxy.destination.Route\x12?\n\x0cretry_budget\x18\x02 \x01(\x0b\x32).io.linkerd.proxy.destination.RetryBudget\x12@\n\rdst_overrides\x18\x03 \x03(\x0b\x32).io.linkerd.proxy.destination.WeightedDst\x12\x17\n\x0fopaque_protocol\x18\x04 \x01(\x08\x12\x1c\n\x14\x66ully_qualified_name\x18\x05 \x01(\t\x12<\n\x08\x65ndpoint\x18\x06 \x01(\x0b\x32*.io.linkerd.proxy.destination.WeightedAddr\x12\x33\n\nparent_ref\x18\x07 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata\x12\x34\n\x0bprofile_ref\x18\x08 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata"\xd5\x02\n\x05Route\x12=\n\tcondition\x18\x01 \x01(\x0b\x32*.io.linkerd.proxy.destination.RequestMatch\x12\x45\n\x10response_classes\x18\x02 \x03(\x0b\x32+.io.linkerd.proxy.destination.ResponseClass\x12N\n\x0emetrics_labels\x18\x03 \x03(\x0b\x32\x36.io.linkerd.proxy.destination.Route.MetricsLabelsEntry\x12\x14\n\x0cis_retryable\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x34\n\x12MetricsLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"j\n\x0bRetryBudget\x12\x13\n\x0bretry_ratio\x18\x01 \x01(\x02\x12\x1e\n\x16min_retries_per_second\x18\x02 \x01(\r\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration"c\n\rResponseClass\x12>\n\tcondition\x18\x01 \x01(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatch\x12\x12\n\nis_failure\x18\x02 \x01(\x08"\x88\x03\n\x0cRequestMatch\x12=\n\x03\x61ll\x18\x01 \x01(\x0b\x32..io.linkerd.proxy.destination.RequestMatch.SeqH\x00\x12=\n\x03\x61ny\x18\x02 \x01(\x0b\x32..io.linkerd.proxy.destination.RequestMatch.SeqH\x00\x12\x39\n\x03not\x18\x03 \x01(\x0b\x32*.io.linkerd.proxy.destination.RequestMatchH\x00\x12\x37\n\x04path\x18\x04 \x01(\x0b\x32\'.io.linkerd.proxy.destination.PathMatchH\x00\x12\x39\n\x06method\x18\x05 \x01(\x0b\x32\'.io.linkerd.proxy.http_types.HttpMethodH\x00\x1a\x42\n\x03Seq\x12;\n\x07matches\x18\x01 \x03(\x0b\x32*.io.linkerd.proxy.destination.RequestMatchB\x07\n\x05match"\x1a\n\tPathMatch\x12\r\n\x05regex\x18\x01 \x01(\t"\xda\x02\n\rResponseMatch\x12>\n\x03\x61ll\x18\x01 \x01(\x0b\x32/.io.linkerd.proxy.destination.ResponseMatch.SeqH\x00\x12>\n\x03\x61ny\x18\x02 \x01(\x0b\x32/.io.linkerd.proxy.destination.ResponseMatch.SeqH\x00\x12:\n\x03not\x18\x03 \x01(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatchH\x00\x12?\n\x06status\x18\x04 \x01(\x0b\x32-.io.linkerd.proxy.destination.HttpStatusRangeH\x00\x1a\x43\n\x03Seq\x12<\n\x07matches\x18\x01 \x03(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatchB\x07\n\x05match"+\n\x0fHttpStatusRange\x12\x0b\n\x03min\x18\x01 \x01(\r\x12\x0b\n\x03max\x18\x02 \x01(\r"f\n\x0bWeightedDst\x12\x11\n\tauthority\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\r\x12\x34\n\x0b\x62\x61\x63kend_ref\x18\x03 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata2\xda\x01\n\x0b\x44\x65stination\x12[\n\x03Get\x12,.io.linkerd.proxy.destination.GetDestination\x1a$.io.linkerd.proxy.destination.Update0\x01\x12n\n\nGetProfile\x12,.io.linkerd.proxy.destination.GetDestination\x1a\x30.io.linkerd.proxy.destination.DestinationProfile0\x01\x62\x06proto3'
-)
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n)agent/destination/proto/destination.proto\x12\x1cio.linkerd.proxy.destination\x1a(agent/destination/proto/http_types.proto\x1a\"agent/destination/proto/meta.proto\x1a!agent/destination/proto/net.proto\x1a\x1egoogle/protobuf/duration.proto\"E\n\x0eGetDestination\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x15\n\rcontext_token\x18\x03 \x01(\t\"\xcc\x01\n\x06Update\x12<\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32-.io.linkerd.proxy.destination.WeightedAddrSetH\x00\x12\x37\n\x06remove\x18\x02 \x01(\x0b\x32%.io.linkerd.proxy.destination.AddrSetH\x00\x12\x41\n\x0cno_endpoints\x18\x03 \x01(\x0b\x32).io.linkerd.proxy.destination.NoEndpointsH\x00\x42\x08\n\x06update\":\n\x07\x41\x64\x64rSet\x12/\n\x05\x61\x64\x64rs\x18\x01 \x03(\x0b\x32 .io.linkerd.proxy.net.TcpAddress\"\xd9\x01\n\x0fWeightedAddrSet\x12\x39\n\x05\x61\x64\x64rs\x18\x01 \x03(\x0b\x32*.io.linkerd.proxy.destination.WeightedAddr\x12V\n\rmetric_labels\x18\x02 \x03(\x0b\x32?.io.linkerd.proxy.destination.WeightedAddrSet.MetricLabelsEntry\x1a\x33\n\x11MetricLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa0\x04\n\x0cWeightedAddr\x12.\n\x04\x61\x64\x64r\x18\x01 \x01(\x0b\x32 .io.linkerd.proxy.net.TcpAddress\x12\x0e\n\x06weight\x18\x03 \x01(\r\x12S\n\rmetric_labels\x18\x04 \x03(\x0b\x32<.io.linkerd.proxy.destination.WeightedAddr.MetricLabelsEntry\x12?\n\x0ctls_identity\x18\x05 \x01(\x0b\x32).io.linkerd.proxy.destination.TlsIdentity\x12\x41\n\rprotocol_hint\x18\x06 \x01(\x0b\x32*.io.linkerd.proxy.destination.ProtocolHint\x12K\n\x12\x61uthority_override\x18\x07 \x01(\x0b\x32/.io.linkerd.proxy.destination.AuthorityOverride\x12>\n\x05http2\x18\x08 \x01(\x0b\x32/.io.linkerd.proxy.destination.Http2ClientParams\x12\x35\n\x0cresource_ref\x18\t \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata\x1a\x33\n\x11MetricLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf2\x02\n\x0bTlsIdentity\x12V\n\x11\x64ns_like_identity\x18\x01 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.DnsLikeIdentityH\x00\x12V\n\x11uri_like_identity\x18\x03 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.UriLikeIdentityH\x00\x12N\n\x0bserver_name\x18\x04 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.TlsIdentity.DnsLikeIdentity\x1a\x1f\n\x0f\x44nsLikeIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a\x1e\n\x0fUriLikeIdentity\x12\x0b\n\x03uri\x18\x01 \x01(\tB\n\n\x08strategyJ\x04\x08\x02\x10\x03R\x10k8s_pod_identity\"/\n\x11\x41uthorityOverride\x12\x1a\n\x12\x61uthority_override\x18\x01 \x01(\t\"\x1d\n\x0bNoEndpoints\x12\x0e\n\x06\x65xists\x18\x01 \x01(\x08\"\xab\x02\n\x0cProtocolHint\x12;\n\x02h2\x18\x01 \x01(\x0b\x32-.io.linkerd.proxy.destination.ProtocolHint.H2H\x00\x12\x43\n\x06opaque\x18\x03 \x01(\x0b\x32\x31.io.linkerd.proxy.destination.ProtocolHint.OpaqueH\x00\x12T\n\x10opaque_transport\x18\x02 \x01(\x0b\x32:.io.linkerd.proxy.destination.ProtocolHint.OpaqueTransport\x1a\x04\n\x02H2\x1a\x08\n\x06Opaque\x1a\'\n\x0fOpaqueTransport\x12\x14\n\x0cinbound_port\x18\x01 \x01(\rB\n\n\x08protocol\"\xdd\x04\n\x11Http2ClientParams\x12Q\n\x0c\x66low_control\x18\x01 \x01(\x0b\x32;.io.linkerd.proxy.destination.Http2ClientParams.FlowControl\x12M\n\nkeep_alive\x18\x02 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.Http2ClientParams.KeepAlive\x12L\n\tinternals\x18\x03 \x01(\x0b\x32\x39.io.linkerd.proxy.destination.Http2ClientParams.Internals\x1ax\n\x0b\x46lowControl\x12&\n\x1einitial_connection_window_size\x18\x01 \x01(\r\x12\"\n\x1ainitial_stream_window_size\x18\x02 \x01(\r\x12\x1d\n\x15\x61\x64\x61ptive_flow_control\x18\x03 \x01(\x08\x1ax\n\tKeepAlive\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nwhile_idle\x18\x03 \x01(\x08\x1a\x64\n\tInternals\x12$\n\x1cmax_concurrent_reset_streams\x18\x01 \x01(\r\x12\x16\n\x0emax_frame_size\x18\x02 \x01(\r\x12\x19\n\x11max_send_buf_size\x18\x03 \x01(\r\"\xac\x03\n\x12\x44\x65stinationProfile\x12\x33\n\x06routes\x18\x01 \x03(\x0b\x32#.io.linkerd.proxy.destination.Route\x12?\n\x0cretry_budget\x18\x02 \x01(\x0b\x32).io.linkerd.proxy.destination.RetryBudget\x12@\n\rdst_overrides\x18\x03 \x03(\x0b\x32).io.linkerd.proxy.destination.WeightedDst\x12\x17\n\x0fopaque_protocol\x18\x04 \x01(\x08\x12\x1c\n\x14\x66ully_qualified_name\x18\x05 \x01(\t\x12<\n\x08\x65ndpoint\x18\x06 \x01(\x0b\x32*.io.linkerd.proxy.destination.WeightedAddr\x12\x33\n\nparent_ref\x18\x07 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata\x12\x34\n\x0bprofile_ref\x18\x08 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata\"\xd5\x02\n\x05Route\x12=\n\tcondition\x18\x01 \x01(\x0b\x32*.io.linkerd.proxy.destination.RequestMatch\x12\x45\n\x10response_classes\x18\x02 \x03(\x0b\x32+.io.linkerd.proxy.destination.ResponseClass\x12N\n\x0emetrics_labels\x18\x03 \x03(\x0b\x32\x36.io.linkerd.proxy.destination.Route.MetricsLabelsEntry\x12\x14\n\x0cis_retryable\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x34\n\x12MetricsLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"j\n\x0bRetryBudget\x12\x13\n\x0bretry_ratio\x18\x01 \x01(\x02\x12\x1e\n\x16min_retries_per_second\x18\x02 \x01(\r\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\rResponseClass\x12>\n\tcondition\x18\x01 \x01(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatch\x12\x12\n\nis_failure\x18\x02 \x01(\x08\"\x88\x03\n\x0cRequestMatch\x12=\n\x03\x61ll\x18\x01 \x01(\x0b\x32..io.linkerd.proxy.destination.RequestMatch.SeqH\x00\x12=\n\x03\x61ny\x18\x02 \x01(\x0b\x32..io.linkerd.proxy.destination.RequestMatch.SeqH\x00\x12\x39\n\x03not\x18\x03 \x01(\x0b\x32*.io.linkerd.proxy.destination.RequestMatchH\x00\x12\x37\n\x04path\x18\x04 \x01(\x0b\x32\'.io.linkerd.proxy.destination.PathMatchH\x00\x12\x39\n\x06method\x18\x05 \x01(\x0b\x32\'.io.linkerd.proxy.http_types.HttpMethodH\x00\x1a\x42\n\x03Seq\x12;\n\x07matches\x18\x01 \x03(\x0b\x32*.io.linkerd.proxy.destination.RequestMatchB\x07\n\x05match\"\x1a\n\tPathMatch\x12\r\n\x05regex\x18\x01 \x01(\t\"\xda\x02\n\rResponseMatch\x12>\n\x03\x61ll\x18\x01 \x01(\x0b\x32/.io.linkerd.proxy.destination.ResponseMatch.SeqH\x00\x12>\n\x03\x61ny\x18\x02 \x01(\x0b\x32/.io.linkerd.proxy.destination.ResponseMatch.SeqH\x00\x12:\n\x03not\x18\x03 \x01(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatchH\x00\x12?\n\x06status\x18\x04 \x01(\x0b\x32-.io.linkerd.proxy.destination.HttpStatusRangeH\x00\x1a\x43\n\x03Seq\x12<\n\x07matches\x18\x01 \x03(\x0b\x32+.io.linkerd.proxy.destination.ResponseMatchB\x07\n\x05match\"+\n\x0fHttpStatusRange\x12\x0b\n\x03min\x18\x01 \x01(\r\x12\x0b\n\x03max\x18\x02 \x01(\r\"f\n\x0bWeightedDst\x12\x11\n\tauthority\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\r\x12\x34\n\x0b\x62\x61\x63kend_ref\x18\x03 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.Metadata2\xda\x01\n\x0b\x44\x65stination\x12[\n\x03Get\x12,.io.linkerd.proxy.destination.GetDestination\x1a$.io.linkerd.proxy.destination.Update0\x01\x12n\n\nGetProfile\x12,.io.linkerd.proxy.destination.GetDestination\x1a\x30.io.linkerd.proxy.destination.DestinationProfile0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "agent.destination.proto.destination_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.destination.proto.destination_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_WEIGHTEDADDRSET_METRICLABELSENTRY"]._loaded_options = None
-    _globals["_WEIGHTEDADDRSET_METRICLABELSENTRY"]._serialized_options = b"8\001"
-    _globals["_WEIGHTEDADDR_METRICLABELSENTRY"]._loaded_options = None
-    _globals["_WEIGHTEDADDR_METRICLABELSENTRY"]._serialized_options = b"8\001"
-    _globals["_ROUTE_METRICSLABELSENTRY"]._loaded_options = None
-    _globals["_ROUTE_METRICSLABELSENTRY"]._serialized_options = b"8\001"
-    _globals["_GETDESTINATION"]._serialized_start = 220
-    _globals["_GETDESTINATION"]._serialized_end = 289
-    _globals["_UPDATE"]._serialized_start = 292
-    _globals["_UPDATE"]._serialized_end = 496
-    _globals["_ADDRSET"]._serialized_start = 498
-    _globals["_ADDRSET"]._serialized_end = 556
-    _globals["_WEIGHTEDADDRSET"]._serialized_start = 559
-    _globals["_WEIGHTEDADDRSET"]._serialized_end = 776
-    _globals["_WEIGHTEDADDRSET_METRICLABELSENTRY"]._serialized_start = 725
-    _globals["_WEIGHTEDADDRSET_METRICLABELSENTRY"]._serialized_end = 776
-    _globals["_WEIGHTEDADDR"]._serialized_start = 779
-    _globals["_WEIGHTEDADDR"]._serialized_end = 1323
-    _globals["_WEIGHTEDADDR_METRICLABELSENTRY"]._serialized_start = 725
-    _globals["_WEIGHTEDADDR_METRICLABELSENTRY"]._serialized_end = 776
-    _globals["_TLSIDENTITY"]._serialized_start = 1326
-    _globals["_TLSIDENTITY"]._serialized_end = 1696
-    _globals["_TLSIDENTITY_DNSLIKEIDENTITY"]._serialized_start = 1597
-    _globals["_TLSIDENTITY_DNSLIKEIDENTITY"]._serialized_end = 1628
-    _globals["_TLSIDENTITY_URILIKEIDENTITY"]._serialized_start = 1630
-    _globals["_TLSIDENTITY_URILIKEIDENTITY"]._serialized_end = 1660
-    _globals["_AUTHORITYOVERRIDE"]._serialized_start = 1698
-    _globals["_AUTHORITYOVERRIDE"]._serialized_end = 1745
-    _globals["_NOENDPOINTS"]._serialized_start = 1747
-    _globals["_NOENDPOINTS"]._serialized_end = 1776
-    _globals["_PROTOCOLHINT"]._serialized_start = 1779
-    _globals["_PROTOCOLHINT"]._serialized_end = 2078
-    _globals["_PROTOCOLHINT_H2"]._serialized_start = 2011
-    _globals["_PROTOCOLHINT_H2"]._serialized_end = 2015
-    _globals["_PROTOCOLHINT_OPAQUE"]._serialized_start = 2017
-    _globals["_PROTOCOLHINT_OPAQUE"]._serialized_end = 2025
-    _globals["_PROTOCOLHINT_OPAQUETRANSPORT"]._serialized_start = 2027
-    _globals["_PROTOCOLHINT_OPAQUETRANSPORT"]._serialized_end = 2066
-    _globals["_HTTP2CLIENTPARAMS"]._serialized_start = 2081
-    _globals["_HTTP2CLIENTPARAMS"]._serialized_end = 2686
-    _globals["_HTTP2CLIENTPARAMS_FLOWCONTROL"]._serialized_start = 2342
-    _globals["_HTTP2CLIENTPARAMS_FLOWCONTROL"]._serialized_end = 2462
-    _globals["_HTTP2CLIENTPARAMS_KEEPALIVE"]._serialized_start = 2464
-    _globals["_HTTP2CLIENTPARAMS_KEEPALIVE"]._serialized_end = 2584
-    _globals["_HTTP2CLIENTPARAMS_INTERNALS"]._serialized_start = 2586
-    _globals["_HTTP2CLIENTPARAMS_INTERNALS"]._serialized_end = 2686
-    _globals["_DESTINATIONPROFILE"]._serialized_start = 2689
-    _globals["_DESTINATIONPROFILE"]._serialized_end = 3117
-    _globals["_ROUTE"]._serialized_start = 3120
-    _globals["_ROUTE"]._serialized_end = 3461
-    _globals["_ROUTE_METRICSLABELSENTRY"]._serialized_start = 3409
-    _globals["_ROUTE_METRICSLABELSENTRY"]._serialized_end = 3461
-    _globals["_RETRYBUDGET"]._serialized_start = 3463
-    _globals["_RETRYBUDGET"]._serialized_end = 3569
-    _globals["_RESPONSECLASS"]._serialized_start = 3571
-    _globals["_RESPONSECLASS"]._serialized_end = 3670
-    _globals["_REQUESTMATCH"]._serialized_start = 3673
-    _globals["_REQUESTMATCH"]._serialized_end = 4065
-    _globals["_REQUESTMATCH_SEQ"]._serialized_start = 3990
-    _globals["_REQUESTMATCH_SEQ"]._serialized_end = 4056
-    _globals["_PATHMATCH"]._serialized_start = 4067
-    _globals["_PATHMATCH"]._serialized_end = 4093
-    _globals["_RESPONSEMATCH"]._serialized_start = 4096
-    _globals["_RESPONSEMATCH"]._serialized_end = 4442
-    _globals["_RESPONSEMATCH_SEQ"]._serialized_start = 4366
-    _globals["_RESPONSEMATCH_SEQ"]._serialized_end = 4433
-    _globals["_HTTPSTATUSRANGE"]._serialized_start = 4444
-    _globals["_HTTPSTATUSRANGE"]._serialized_end = 4487
-    _globals["_WEIGHTEDDST"]._serialized_start = 4489
-    _globals["_WEIGHTEDDST"]._serialized_end = 4591
-    _globals["_DESTINATION"]._serialized_start = 4594
-    _globals["_DESTINATION"]._serialized_end = 4812
+  DESCRIPTOR._loaded_options = None
+  _globals['_WEIGHTEDADDRSET_METRICLABELSENTRY']._loaded_options = None
+  _globals['_WEIGHTEDADDRSET_METRICLABELSENTRY']._serialized_options = b'8\001'
+  _globals['_WEIGHTEDADDR_METRICLABELSENTRY']._loaded_options = None
+  _globals['_WEIGHTEDADDR_METRICLABELSENTRY']._serialized_options = b'8\001'
+  _globals['_ROUTE_METRICSLABELSENTRY']._loaded_options = None
+  _globals['_ROUTE_METRICSLABELSENTRY']._serialized_options = b'8\001'
+  _globals['_GETDESTINATION']._serialized_start=220
+  _globals['_GETDESTINATION']._serialized_end=289
+  _globals['_UPDATE']._serialized_start=292
+  _globals['_UPDATE']._serialized_end=496
+  _globals['_ADDRSET']._serialized_start=498
+  _globals['_ADDRSET']._serialized_end=556
+  _globals['_WEIGHTEDADDRSET']._serialized_start=559
+  _globals['_WEIGHTEDADDRSET']._serialized_end=776
+  _globals['_WEIGHTEDADDRSET_METRICLABELSENTRY']._serialized_start=725
+  _globals['_WEIGHTEDADDRSET_METRICLABELSENTRY']._serialized_end=776
+  _globals['_WEIGHTEDADDR']._serialized_start=779
+  _globals['_WEIGHTEDADDR']._serialized_end=1323
+  _globals['_WEIGHTEDADDR_METRICLABELSENTRY']._serialized_start=725
+  _globals['_WEIGHTEDADDR_METRICLABELSENTRY']._serialized_end=776
+  _globals['_TLSIDENTITY']._serialized_start=1326
+  _globals['_TLSIDENTITY']._serialized_end=1696
+  _globals['_TLSIDENTITY_DNSLIKEIDENTITY']._serialized_start=1597
+  _globals['_TLSIDENTITY_DNSLIKEIDENTITY']._serialized_end=1628
+  _globals['_TLSIDENTITY_URILIKEIDENTITY']._serialized_start=1630
+  _globals['_TLSIDENTITY_URILIKEIDENTITY']._serialized_end=1660
+  _globals['_AUTHORITYOVERRIDE']._serialized_start=1698
+  _globals['_AUTHORITYOVERRIDE']._serialized_end=1745
+  _globals['_NOENDPOINTS']._serialized_start=1747
+  _globals['_NOENDPOINTS']._serialized_end=1776
+  _globals['_PROTOCOLHINT']._serialized_start=1779
+  _globals['_PROTOCOLHINT']._serialized_end=2078
+  _globals['_PROTOCOLHINT_H2']._serialized_start=2011
+  _globals['_PROTOCOLHINT_H2']._serialized_end=2015
+  _globals['_PROTOCOLHINT_OPAQUE']._serialized_start=2017
+  _globals['_PROTOCOLHINT_OPAQUE']._serialized_end=2025
+  _globals['_PROTOCOLHINT_OPAQUETRANSPORT']._serialized_start=2027
+  _globals['_PROTOCOLHINT_OPAQUETRANSPORT']._serialized_end=2066
+  _globals['_HTTP2CLIENTPARAMS']._serialized_start=2081
+  _globals['_HTTP2CLIENTPARAMS']._serialized_end=2686
+  _globals['_HTTP2CLIENTPARAMS_FLOWCONTROL']._serialized_start=2342
+  _globals['_HTTP2CLIENTPARAMS_FLOWCONTROL']._serialized_end=2462
+  _globals['_HTTP2CLIENTPARAMS_KEEPALIVE']._serialized_start=2464
+  _globals['_HTTP2CLIENTPARAMS_KEEPALIVE']._serialized_end=2584
+  _globals['_HTTP2CLIENTPARAMS_INTERNALS']._serialized_start=2586
+  _globals['_HTTP2CLIENTPARAMS_INTERNALS']._serialized_end=2686
+  _globals['_DESTINATIONPROFILE']._serialized_start=2689
+  _globals['_DESTINATIONPROFILE']._serialized_end=3117
+  _globals['_ROUTE']._serialized_start=3120
+  _globals['_ROUTE']._serialized_end=3461
+  _globals['_ROUTE_METRICSLABELSENTRY']._serialized_start=3409
+  _globals['_ROUTE_METRICSLABELSENTRY']._serialized_end=3461
+  _globals['_RETRYBUDGET']._serialized_start=3463
+  _globals['_RETRYBUDGET']._serialized_end=3569
+  _globals['_RESPONSECLASS']._serialized_start=3571
+  _globals['_RESPONSECLASS']._serialized_end=3670
+  _globals['_REQUESTMATCH']._serialized_start=3673
+  _globals['_REQUESTMATCH']._serialized_end=4065
+  _globals['_REQUESTMATCH_SEQ']._serialized_start=3990
+  _globals['_REQUESTMATCH_SEQ']._serialized_end=4056
+  _globals['_PATHMATCH']._serialized_start=4067
+  _globals['_PATHMATCH']._serialized_end=4093
+  _globals['_RESPONSEMATCH']._serialized_start=4096
+  _globals['_RESPONSEMATCH']._serialized_end=4442
+  _globals['_RESPONSEMATCH_SEQ']._serialized_start=4366
+  _globals['_RESPONSEMATCH_SEQ']._serialized_end=4433
+  _globals['_HTTPSTATUSRANGE']._serialized_start=4444
+  _globals['_HTTPSTATUSRANGE']._serialized_end=4487
+  _globals['_WEIGHTEDDST']._serialized_start=4489
+  _globals['_WEIGHTEDDST']._serialized_end=4591
+  _globals['_DESTINATION']._serialized_start=4594
+  _globals['_DESTINATION']._serialized_end=4812
 # @@protoc_insertion_point(module_scope)

@@ -20,9 +20,7 @@ class GetDestination(_message.Message):
     scheme: str
     path: str
     context_token: str
-    def __init__(
-        self, scheme: _Optional[str] = ..., path: _Optional[str] = ..., context_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, scheme: _Optional[str] = ..., path: _Optional[str] = ..., context_token: _Optional[str] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("add", "remove", "no_endpoints")
@@ -32,12 +30,7 @@ class Update(_message.Message):
     add: WeightedAddrSet
     remove: AddrSet
     no_endpoints: NoEndpoints
-    def __init__(
-        self,
-        add: _Optional[_Union[WeightedAddrSet, _Mapping]] = ...,
-        remove: _Optional[_Union[AddrSet, _Mapping]] = ...,
-        no_endpoints: _Optional[_Union[NoEndpoints, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, add: _Optional[_Union[WeightedAddrSet, _Mapping]] = ..., remove: _Optional[_Union[AddrSet, _Mapping]] = ..., no_endpoints: _Optional[_Union[NoEndpoints, _Mapping]] = ...) -> None: ...
 
 class AddrSet(_message.Message):
     __slots__ = ("addrs",)
@@ -54,28 +47,14 @@ class WeightedAddrSet(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     ADDRS_FIELD_NUMBER: _ClassVar[int]
     METRIC_LABELS_FIELD_NUMBER: _ClassVar[int]
     addrs: _containers.RepeatedCompositeFieldContainer[WeightedAddr]
     metric_labels: _containers.ScalarMap[str, str]
-    def __init__(
-        self,
-        addrs: _Optional[_Iterable[_Union[WeightedAddr, _Mapping]]] = ...,
-        metric_labels: _Optional[_Mapping[str, str]] = ...,
-    ) -> None: ...
+    def __init__(self, addrs: _Optional[_Iterable[_Union[WeightedAddr, _Mapping]]] = ..., metric_labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class WeightedAddr(_message.Message):
-    __slots__ = (
-        "addr",
-        "weight",
-        "metric_labels",
-        "tls_identity",
-        "protocol_hint",
-        "authority_override",
-        "http2",
-        "resource_ref",
-    )
+    __slots__ = ("addr", "weight", "metric_labels", "tls_identity", "protocol_hint", "authority_override", "http2", "resource_ref")
     class MetricLabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -83,7 +62,6 @@ class WeightedAddr(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     ADDR_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     METRIC_LABELS_FIELD_NUMBER: _ClassVar[int]
@@ -100,17 +78,7 @@ class WeightedAddr(_message.Message):
     authority_override: AuthorityOverride
     http2: Http2ClientParams
     resource_ref: _meta_pb2.Metadata
-    def __init__(
-        self,
-        addr: _Optional[_Union[_net_pb2.TcpAddress, _Mapping]] = ...,
-        weight: _Optional[int] = ...,
-        metric_labels: _Optional[_Mapping[str, str]] = ...,
-        tls_identity: _Optional[_Union[TlsIdentity, _Mapping]] = ...,
-        protocol_hint: _Optional[_Union[ProtocolHint, _Mapping]] = ...,
-        authority_override: _Optional[_Union[AuthorityOverride, _Mapping]] = ...,
-        http2: _Optional[_Union[Http2ClientParams, _Mapping]] = ...,
-        resource_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, addr: _Optional[_Union[_net_pb2.TcpAddress, _Mapping]] = ..., weight: _Optional[int] = ..., metric_labels: _Optional[_Mapping[str, str]] = ..., tls_identity: _Optional[_Union[TlsIdentity, _Mapping]] = ..., protocol_hint: _Optional[_Union[ProtocolHint, _Mapping]] = ..., authority_override: _Optional[_Union[AuthorityOverride, _Mapping]] = ..., http2: _Optional[_Union[Http2ClientParams, _Mapping]] = ..., resource_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...) -> None: ...
 
 class TlsIdentity(_message.Message):
     __slots__ = ("dns_like_identity", "uri_like_identity", "server_name")
@@ -119,25 +87,18 @@ class TlsIdentity(_message.Message):
         NAME_FIELD_NUMBER: _ClassVar[int]
         name: str
         def __init__(self, name: _Optional[str] = ...) -> None: ...
-
     class UriLikeIdentity(_message.Message):
         __slots__ = ("uri",)
         URI_FIELD_NUMBER: _ClassVar[int]
         uri: str
         def __init__(self, uri: _Optional[str] = ...) -> None: ...
-
     DNS_LIKE_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     URI_LIKE_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
     dns_like_identity: TlsIdentity.DnsLikeIdentity
     uri_like_identity: TlsIdentity.UriLikeIdentity
     server_name: TlsIdentity.DnsLikeIdentity
-    def __init__(
-        self,
-        dns_like_identity: _Optional[_Union[TlsIdentity.DnsLikeIdentity, _Mapping]] = ...,
-        uri_like_identity: _Optional[_Union[TlsIdentity.UriLikeIdentity, _Mapping]] = ...,
-        server_name: _Optional[_Union[TlsIdentity.DnsLikeIdentity, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, dns_like_identity: _Optional[_Union[TlsIdentity.DnsLikeIdentity, _Mapping]] = ..., uri_like_identity: _Optional[_Union[TlsIdentity.UriLikeIdentity, _Mapping]] = ..., server_name: _Optional[_Union[TlsIdentity.DnsLikeIdentity, _Mapping]] = ...) -> None: ...
 
 class AuthorityOverride(_message.Message):
     __slots__ = ("authority_override",)
@@ -156,29 +117,21 @@ class ProtocolHint(_message.Message):
     class H2(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
-
     class Opaque(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
-
     class OpaqueTransport(_message.Message):
         __slots__ = ("inbound_port",)
         INBOUND_PORT_FIELD_NUMBER: _ClassVar[int]
         inbound_port: int
         def __init__(self, inbound_port: _Optional[int] = ...) -> None: ...
-
     H2_FIELD_NUMBER: _ClassVar[int]
     OPAQUE_FIELD_NUMBER: _ClassVar[int]
     OPAQUE_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     h2: ProtocolHint.H2
     opaque: ProtocolHint.Opaque
     opaque_transport: ProtocolHint.OpaqueTransport
-    def __init__(
-        self,
-        h2: _Optional[_Union[ProtocolHint.H2, _Mapping]] = ...,
-        opaque: _Optional[_Union[ProtocolHint.Opaque, _Mapping]] = ...,
-        opaque_transport: _Optional[_Union[ProtocolHint.OpaqueTransport, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, h2: _Optional[_Union[ProtocolHint.H2, _Mapping]] = ..., opaque: _Optional[_Union[ProtocolHint.Opaque, _Mapping]] = ..., opaque_transport: _Optional[_Union[ProtocolHint.OpaqueTransport, _Mapping]] = ...) -> None: ...
 
 class Http2ClientParams(_message.Message):
     __slots__ = ("flow_control", "keep_alive", "internals")
@@ -190,13 +143,7 @@ class Http2ClientParams(_message.Message):
         initial_connection_window_size: int
         initial_stream_window_size: int
         adaptive_flow_control: bool
-        def __init__(
-            self,
-            initial_connection_window_size: _Optional[int] = ...,
-            initial_stream_window_size: _Optional[int] = ...,
-            adaptive_flow_control: _Optional[bool] = ...,
-        ) -> None: ...
-
+        def __init__(self, initial_connection_window_size: _Optional[int] = ..., initial_stream_window_size: _Optional[int] = ..., adaptive_flow_control: _Optional[bool] = ...) -> None: ...
     class KeepAlive(_message.Message):
         __slots__ = ("interval", "timeout", "while_idle")
         INTERVAL_FIELD_NUMBER: _ClassVar[int]
@@ -205,13 +152,7 @@ class Http2ClientParams(_message.Message):
         interval: _duration_pb2.Duration
         timeout: _duration_pb2.Duration
         while_idle: bool
-        def __init__(
-            self,
-            interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-            timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-            while_idle: _Optional[bool] = ...,
-        ) -> None: ...
-
+        def __init__(self, interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., while_idle: _Optional[bool] = ...) -> None: ...
     class Internals(_message.Message):
         __slots__ = ("max_concurrent_reset_streams", "max_frame_size", "max_send_buf_size")
         MAX_CONCURRENT_RESET_STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -220,37 +161,17 @@ class Http2ClientParams(_message.Message):
         max_concurrent_reset_streams: int
         max_frame_size: int
         max_send_buf_size: int
-        def __init__(
-            self,
-            max_concurrent_reset_streams: _Optional[int] = ...,
-            max_frame_size: _Optional[int] = ...,
-            max_send_buf_size: _Optional[int] = ...,
-        ) -> None: ...
-
+        def __init__(self, max_concurrent_reset_streams: _Optional[int] = ..., max_frame_size: _Optional[int] = ..., max_send_buf_size: _Optional[int] = ...) -> None: ...
     FLOW_CONTROL_FIELD_NUMBER: _ClassVar[int]
     KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     INTERNALS_FIELD_NUMBER: _ClassVar[int]
     flow_control: Http2ClientParams.FlowControl
     keep_alive: Http2ClientParams.KeepAlive
     internals: Http2ClientParams.Internals
-    def __init__(
-        self,
-        flow_control: _Optional[_Union[Http2ClientParams.FlowControl, _Mapping]] = ...,
-        keep_alive: _Optional[_Union[Http2ClientParams.KeepAlive, _Mapping]] = ...,
-        internals: _Optional[_Union[Http2ClientParams.Internals, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, flow_control: _Optional[_Union[Http2ClientParams.FlowControl, _Mapping]] = ..., keep_alive: _Optional[_Union[Http2ClientParams.KeepAlive, _Mapping]] = ..., internals: _Optional[_Union[Http2ClientParams.Internals, _Mapping]] = ...) -> None: ...
 
 class DestinationProfile(_message.Message):
-    __slots__ = (
-        "routes",
-        "retry_budget",
-        "dst_overrides",
-        "opaque_protocol",
-        "fully_qualified_name",
-        "endpoint",
-        "parent_ref",
-        "profile_ref",
-    )
+    __slots__ = ("routes", "retry_budget", "dst_overrides", "opaque_protocol", "fully_qualified_name", "endpoint", "parent_ref", "profile_ref")
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     RETRY_BUDGET_FIELD_NUMBER: _ClassVar[int]
     DST_OVERRIDES_FIELD_NUMBER: _ClassVar[int]
@@ -267,17 +188,7 @@ class DestinationProfile(_message.Message):
     endpoint: WeightedAddr
     parent_ref: _meta_pb2.Metadata
     profile_ref: _meta_pb2.Metadata
-    def __init__(
-        self,
-        routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ...,
-        retry_budget: _Optional[_Union[RetryBudget, _Mapping]] = ...,
-        dst_overrides: _Optional[_Iterable[_Union[WeightedDst, _Mapping]]] = ...,
-        opaque_protocol: _Optional[bool] = ...,
-        fully_qualified_name: _Optional[str] = ...,
-        endpoint: _Optional[_Union[WeightedAddr, _Mapping]] = ...,
-        parent_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...,
-        profile_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., retry_budget: _Optional[_Union[RetryBudget, _Mapping]] = ..., dst_overrides: _Optional[_Iterable[_Union[WeightedDst, _Mapping]]] = ..., opaque_protocol: _Optional[bool] = ..., fully_qualified_name: _Optional[str] = ..., endpoint: _Optional[_Union[WeightedAddr, _Mapping]] = ..., parent_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ..., profile_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...) -> None: ...
 
 class Route(_message.Message):
     __slots__ = ("condition", "response_classes", "metrics_labels", "is_retryable", "timeout")
@@ -288,7 +199,6 @@ class Route(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_CLASSES_FIELD_NUMBER: _ClassVar[int]
     METRICS_LABELS_FIELD_NUMBER: _ClassVar[int]
@@ -299,14 +209,7 @@ class Route(_message.Message):
     metrics_labels: _containers.ScalarMap[str, str]
     is_retryable: bool
     timeout: _duration_pb2.Duration
-    def __init__(
-        self,
-        condition: _Optional[_Union[RequestMatch, _Mapping]] = ...,
-        response_classes: _Optional[_Iterable[_Union[ResponseClass, _Mapping]]] = ...,
-        metrics_labels: _Optional[_Mapping[str, str]] = ...,
-        is_retryable: _Optional[bool] = ...,
-        timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, condition: _Optional[_Union[RequestMatch, _Mapping]] = ..., response_classes: _Optional[_Iterable[_Union[ResponseClass, _Mapping]]] = ..., metrics_labels: _Optional[_Mapping[str, str]] = ..., is_retryable: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RetryBudget(_message.Message):
     __slots__ = ("retry_ratio", "min_retries_per_second", "ttl")
@@ -316,12 +219,7 @@ class RetryBudget(_message.Message):
     retry_ratio: float
     min_retries_per_second: int
     ttl: _duration_pb2.Duration
-    def __init__(
-        self,
-        retry_ratio: _Optional[float] = ...,
-        min_retries_per_second: _Optional[int] = ...,
-        ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, retry_ratio: _Optional[float] = ..., min_retries_per_second: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ResponseClass(_message.Message):
     __slots__ = ("condition", "is_failure")
@@ -329,9 +227,7 @@ class ResponseClass(_message.Message):
     IS_FAILURE_FIELD_NUMBER: _ClassVar[int]
     condition: ResponseMatch
     is_failure: bool
-    def __init__(
-        self, condition: _Optional[_Union[ResponseMatch, _Mapping]] = ..., is_failure: _Optional[bool] = ...
-    ) -> None: ...
+    def __init__(self, condition: _Optional[_Union[ResponseMatch, _Mapping]] = ..., is_failure: _Optional[bool] = ...) -> None: ...
 
 class RequestMatch(_message.Message):
     __slots__ = ("all", "any", "path", "method")
@@ -340,7 +236,6 @@ class RequestMatch(_message.Message):
         MATCHES_FIELD_NUMBER: _ClassVar[int]
         matches: _containers.RepeatedCompositeFieldContainer[RequestMatch]
         def __init__(self, matches: _Optional[_Iterable[_Union[RequestMatch, _Mapping]]] = ...) -> None: ...
-
     ALL_FIELD_NUMBER: _ClassVar[int]
     ANY_FIELD_NUMBER: _ClassVar[int]
     NOT_FIELD_NUMBER: _ClassVar[int]
@@ -350,14 +245,7 @@ class RequestMatch(_message.Message):
     any: RequestMatch.Seq
     path: PathMatch
     method: _http_types_pb2.HttpMethod
-    def __init__(
-        self,
-        all: _Optional[_Union[RequestMatch.Seq, _Mapping]] = ...,
-        any: _Optional[_Union[RequestMatch.Seq, _Mapping]] = ...,
-        path: _Optional[_Union[PathMatch, _Mapping]] = ...,
-        method: _Optional[_Union[_http_types_pb2.HttpMethod, _Mapping]] = ...,
-        **kwargs,
-    ) -> None: ...
+    def __init__(self, all: _Optional[_Union[RequestMatch.Seq, _Mapping]] = ..., any: _Optional[_Union[RequestMatch.Seq, _Mapping]] = ..., path: _Optional[_Union[PathMatch, _Mapping]] = ..., method: _Optional[_Union[_http_types_pb2.HttpMethod, _Mapping]] = ..., **kwargs) -> None: ...
 
 class PathMatch(_message.Message):
     __slots__ = ("regex",)
@@ -372,7 +260,6 @@ class ResponseMatch(_message.Message):
         MATCHES_FIELD_NUMBER: _ClassVar[int]
         matches: _containers.RepeatedCompositeFieldContainer[ResponseMatch]
         def __init__(self, matches: _Optional[_Iterable[_Union[ResponseMatch, _Mapping]]] = ...) -> None: ...
-
     ALL_FIELD_NUMBER: _ClassVar[int]
     ANY_FIELD_NUMBER: _ClassVar[int]
     NOT_FIELD_NUMBER: _ClassVar[int]
@@ -380,13 +267,7 @@ class ResponseMatch(_message.Message):
     all: ResponseMatch.Seq
     any: ResponseMatch.Seq
     status: HttpStatusRange
-    def __init__(
-        self,
-        all: _Optional[_Union[ResponseMatch.Seq, _Mapping]] = ...,
-        any: _Optional[_Union[ResponseMatch.Seq, _Mapping]] = ...,
-        status: _Optional[_Union[HttpStatusRange, _Mapping]] = ...,
-        **kwargs,
-    ) -> None: ...
+    def __init__(self, all: _Optional[_Union[ResponseMatch.Seq, _Mapping]] = ..., any: _Optional[_Union[ResponseMatch.Seq, _Mapping]] = ..., status: _Optional[_Union[HttpStatusRange, _Mapping]] = ..., **kwargs) -> None: ...
 
 class HttpStatusRange(_message.Message):
     __slots__ = ("min", "max")
@@ -404,9 +285,4 @@ class WeightedDst(_message.Message):
     authority: str
     weight: int
     backend_ref: _meta_pb2.Metadata
-    def __init__(
-        self,
-        authority: _Optional[str] = ...,
-        weight: _Optional[int] = ...,
-        backend_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, authority: _Optional[str] = ..., weight: _Optional[int] = ..., backend_ref: _Optional[_Union[_meta_pb2.Metadata, _Mapping]] = ...) -> None: ...

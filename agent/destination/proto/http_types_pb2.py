@@ -4,32 +4,35 @@
 # source: agent/destination/proto/http_types.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from agent.destination.proto import pool as _pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "agent/destination/proto/http_types.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'agent/destination/proto/http_types.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(
-    b'\n(agent/destination/proto/http_types.proto\x12\x1bio.linkerd.proxy.http_types"\xe6\x01\n\nHttpMethod\x12H\n\nregistered\x18\x01 \x01(\x0e\x32\x32.io.linkerd.proxy.http_types.HttpMethod.RegisteredH\x00\x12\x16\n\x0cunregistered\x18\x02 \x01(\tH\x00"n\n\nRegistered\x12\x07\n\x03GET\x10\x00\x12\x08\n\x04POST\x10\x01\x12\x07\n\x03PUT\x10\x02\x12\n\n\x06\x44\x45LETE\x10\x03\x12\t\n\x05PATCH\x10\x04\x12\x0b\n\x07OPTIONS\x10\x05\x12\x0b\n\x07\x43ONNECT\x10\x06\x12\x08\n\x04HEAD\x10\x07\x12\t\n\x05TRACE\x10\x08\x42\x06\n\x04typeb\x06proto3'
-)
+
+
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n(agent/destination/proto/http_types.proto\x12\x1bio.linkerd.proxy.http_types\"\xe6\x01\n\nHttpMethod\x12H\n\nregistered\x18\x01 \x01(\x0e\x32\x32.io.linkerd.proxy.http_types.HttpMethod.RegisteredH\x00\x12\x16\n\x0cunregistered\x18\x02 \x01(\tH\x00\"n\n\nRegistered\x12\x07\n\x03GET\x10\x00\x12\x08\n\x04POST\x10\x01\x12\x07\n\x03PUT\x10\x02\x12\n\n\x06\x44\x45LETE\x10\x03\x12\t\n\x05PATCH\x10\x04\x12\x0b\n\x07OPTIONS\x10\x05\x12\x0b\n\x07\x43ONNECT\x10\x06\x12\x08\n\x04HEAD\x10\x07\x12\t\n\x05TRACE\x10\x08\x42\x06\n\x04typeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "agent.destination.proto.http_types_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.destination.proto.http_types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_HTTPMETHOD"]._serialized_start = 74
-    _globals["_HTTPMETHOD"]._serialized_end = 304
-    _globals["_HTTPMETHOD_REGISTERED"]._serialized_start = 186
-    _globals["_HTTPMETHOD_REGISTERED"]._serialized_end = 296
+  DESCRIPTOR._loaded_options = None
+  _globals['_HTTPMETHOD']._serialized_start=74
+  _globals['_HTTPMETHOD']._serialized_end=304
+  _globals['_HTTPMETHOD_REGISTERED']._serialized_start=186
+  _globals['_HTTPMETHOD_REGISTERED']._serialized_end=296
 # @@protoc_insertion_point(module_scope)

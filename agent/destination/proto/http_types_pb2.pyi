@@ -18,7 +18,6 @@ class HttpMethod(_message.Message):
         CONNECT: _ClassVar[HttpMethod.Registered]
         HEAD: _ClassVar[HttpMethod.Registered]
         TRACE: _ClassVar[HttpMethod.Registered]
-
     GET: HttpMethod.Registered
     POST: HttpMethod.Registered
     PUT: HttpMethod.Registered
@@ -32,8 +31,4 @@ class HttpMethod(_message.Message):
     UNREGISTERED_FIELD_NUMBER: _ClassVar[int]
     registered: HttpMethod.Registered
     unregistered: str
-    def __init__(
-        self,
-        registered: _Optional[_Union[HttpMethod.Registered, str]] = ...,
-        unregistered: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, registered: _Optional[_Union[HttpMethod.Registered, str]] = ..., unregistered: _Optional[str] = ...) -> None: ...

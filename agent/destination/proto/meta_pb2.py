@@ -4,32 +4,35 @@
 # source: agent/destination/proto/meta.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from agent.destination.proto import pool as _pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "agent/destination/proto/meta.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'agent/destination/proto/meta.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(
-    b'\n"agent/destination/proto/meta.proto\x12\x15io.linkerd.proxy.meta"Z\n\x08Metadata\x12\x11\n\x07\x64\x65\x66\x61ult\x18\x01 \x01(\tH\x00\x12\x33\n\x08resource\x18\x02 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.ResourceH\x00\x42\x06\n\x04kind"g\n\x08Resource\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x0f\n\x07section\x18\x05 \x01(\t\x12\x0c\n\x04port\x18\x06 \x01(\rb\x06proto3'
-)
+
+
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n\"agent/destination/proto/meta.proto\x12\x15io.linkerd.proxy.meta\"Z\n\x08Metadata\x12\x11\n\x07\x64\x65\x66\x61ult\x18\x01 \x01(\tH\x00\x12\x33\n\x08resource\x18\x02 \x01(\x0b\x32\x1f.io.linkerd.proxy.meta.ResourceH\x00\x42\x06\n\x04kind\"g\n\x08Resource\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x0f\n\x07section\x18\x05 \x01(\t\x12\x0c\n\x04port\x18\x06 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "agent.destination.proto.meta_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.destination.proto.meta_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_METADATA"]._serialized_start = 61
-    _globals["_METADATA"]._serialized_end = 151
-    _globals["_RESOURCE"]._serialized_start = 153
-    _globals["_RESOURCE"]._serialized_end = 256
+  DESCRIPTOR._loaded_options = None
+  _globals['_METADATA']._serialized_start=61
+  _globals['_METADATA']._serialized_end=151
+  _globals['_RESOURCE']._serialized_start=153
+  _globals['_RESOURCE']._serialized_end=256
 # @@protoc_insertion_point(module_scope)

@@ -11,9 +11,7 @@ class Metadata(_message.Message):
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     default: str
     resource: Resource
-    def __init__(
-        self, default: _Optional[str] = ..., resource: _Optional[_Union[Resource, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, default: _Optional[str] = ..., resource: _Optional[_Union[Resource, _Mapping]] = ...) -> None: ...
 
 class Resource(_message.Message):
     __slots__ = ("group", "kind", "name", "namespace", "section", "port")
@@ -29,12 +27,4 @@ class Resource(_message.Message):
     namespace: str
     section: str
     port: int
-    def __init__(
-        self,
-        group: _Optional[str] = ...,
-        kind: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        namespace: _Optional[str] = ...,
-        section: _Optional[str] = ...,
-        port: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., section: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...

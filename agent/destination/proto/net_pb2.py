@@ -4,34 +4,37 @@
 # source: agent/destination/proto/net.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from agent.destination.proto import pool as _pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "agent/destination/proto/net.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'agent/destination/proto/net.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(
-    b'\n!agent/destination/proto/net.proto\x12\x14io.linkerd.proxy.net"M\n\tIPAddress\x12\x0e\n\x04ipv4\x18\x01 \x01(\x07H\x00\x12*\n\x04ipv6\x18\x02 \x01(\x0b\x32\x1a.io.linkerd.proxy.net.IPv6H\x00\x42\x04\n\x02ip"#\n\x04IPv6\x12\r\n\x05\x66irst\x18\x01 \x01(\x06\x12\x0c\n\x04last\x18\x02 \x01(\x06"G\n\nTcpAddress\x12+\n\x02ip\x18\x01 \x01(\x0b\x32\x1f.io.linkerd.proxy.net.IPAddress\x12\x0c\n\x04port\x18\x02 \x01(\rb\x06proto3'
-)
+
+
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n!agent/destination/proto/net.proto\x12\x14io.linkerd.proxy.net\"M\n\tIPAddress\x12\x0e\n\x04ipv4\x18\x01 \x01(\x07H\x00\x12*\n\x04ipv6\x18\x02 \x01(\x0b\x32\x1a.io.linkerd.proxy.net.IPv6H\x00\x42\x04\n\x02ip\"#\n\x04IPv6\x12\r\n\x05\x66irst\x18\x01 \x01(\x06\x12\x0c\n\x04last\x18\x02 \x01(\x06\"G\n\nTcpAddress\x12+\n\x02ip\x18\x01 \x01(\x0b\x32\x1f.io.linkerd.proxy.net.IPAddress\x12\x0c\n\x04port\x18\x02 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "agent.destination.proto.net_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.destination.proto.net_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_IPADDRESS"]._serialized_start = 59
-    _globals["_IPADDRESS"]._serialized_end = 136
-    _globals["_IPV6"]._serialized_start = 138
-    _globals["_IPV6"]._serialized_end = 173
-    _globals["_TCPADDRESS"]._serialized_start = 175
-    _globals["_TCPADDRESS"]._serialized_end = 246
+  DESCRIPTOR._loaded_options = None
+  _globals['_IPADDRESS']._serialized_start=59
+  _globals['_IPADDRESS']._serialized_end=136
+  _globals['_IPV6']._serialized_start=138
+  _globals['_IPV6']._serialized_end=173
+  _globals['_TCPADDRESS']._serialized_start=175
+  _globals['_TCPADDRESS']._serialized_end=246
 # @@protoc_insertion_point(module_scope)

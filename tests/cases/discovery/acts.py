@@ -4,14 +4,13 @@ Raises Unplayable when the words do not say which object is meant.
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import yaml
 
 from tests.cases.discovery import pods
-from tests.cases.discovery.objects import SERVICE_NAME, Manifest, endpoint, route, service_port
-from tests.cases.discovery.schema import PodText, ProfileText, ServerText, ServiceText, SliceText
+from tests.cases.discovery.objects import Manifest, route, service_port
+from tests.cases.discovery.schema import PodText, ProfileText, ServerText
 from tests.cases.discovery.world import Key, Unplayable, World
 
 OPAQUE_PORTS = "config.linkerd.io/opaque-ports"
@@ -33,7 +32,9 @@ def _key(world: World, kind: str, name: str | None = None) -> Key:
     """The object meant by a kind in words and a name, either of which may be missing."""
     if kind in ("client profile", "server profile", "client sp", "server sp"):
         own = kind.startswith("server")
-        found = [key for key in world.keys("ServiceProfile") if (key.name.split(".")[1] == key.namespace) is own]
+        found = [
+            key for key in world.keys("ServiceProfile") if (key.name.split(".")[1] == key.namespace) is own
+        ]
         if len(found) != 1:
             raise Unplayable(f"cannot tell which {kind} is meant")
         return found[0]
@@ -45,66 +46,6 @@ def _key(world: World, kind: str, name: str | None = None) -> Key:
 def delete(match: Words, world: World) -> None:
     words = match.groupdict()
     world.drop(_key(world, words.get("kind") or "", words.get("name")))
-
-
-def _slice_with(world: World, chosen: Callable[[Manifest], bool]) -> Key:
-    found = [key for key in world.keys("EndpointSlice") if any(map(chosen, world.items[key]["endpoints"]))]
-    if len(found) != 1:
-        raise Unplayable(f"cannot tell which endpoint is meant: {len(found)} slices have one")
-    return found[0]
-
-
-def _chosen(name: str) -> Callable[[Manifest], bool]:
-    """Endpoints by the end of their address (`.12`), or by their pod or hostname."""
-    if name.startswith("."):
-        return lambda each: any(ip.endswith(name) for ip in each["addresses"])
-    return lambda each: name in (each.get("hostname"), each.get("targetRef", {}).get("name"))
-
-
-def set_ready(match: Words, world: World) -> None:
-    chosen = _chosen(match["name"])
-    with world.changed(_slice_with(world, chosen)) as item:
-        for each in filter(chosen, item["endpoints"]):
-            each["conditions"]["ready"] = match["ready"] == "true"
-
-
-def leave(match: Words, world: World) -> None:
-    chosen = _chosen(match["name"])
-    with world.changed(_slice_with(world, chosen)) as item:
-        item["endpoints"] = [each for each in item["endpoints"] if not chosen(each)]
-
-
-def empty_slice(match: Words, world: World) -> None:
-    with world.changed(world.only("EndpointSlice")) as item:
-        item["endpoints"], item["ports"] = [], None
-
-
-def hints(match: Words, world: World) -> None:
-    zones = [each.strip() for each in (match.groupdict().get("zones") or "").split("/") if each.strip()]
-    with world.changed(world.only("EndpointSlice")) as item:
-        if zones and len(zones) != len(item["endpoints"]):
-            raise Unplayable(f"there are {len(item['endpoints'])} endpoints and {len(zones)} hints")
-        for number, each in enumerate(item["endpoints"]):
-            each.pop("hints", None)
-            if zones:
-                each["hints"] = {"forZones": [{"name": zones[number]}]}
-
-
-def create_slice(match: Words, world: World) -> None:
-    """A slice of the only Service, with its ports, and one endpoint."""
-    service = world.items[world.only("Service")]
-    ports = [f"{each.get('name') or '-'} {each['port']}" for each in service["spec"]["ports"]]
-    ready = "false" if match["ready"] == "not-ready" else "true"
-    ip = match["ip"] or "10.1.0.99"
-    name = f"{service['metadata']['name']}-1"
-    text = SliceText(slice=name, of=service["metadata"]["name"], ports=ports, eps=[f"{ip} ready={ready}"])
-    world.add(text)
-
-
-def create_service(match: Words, world: World) -> None:
-    name, port = match["name"], match["port"]
-    world.add(SliceText(slice=f"{name}-1", of=name, ports=[f"- {port}"], eps=[match["ip"]]))
-    world.add(ServiceText(svc=name, ip=["10.96.0.77"], ports=[f"- {port}"]))
 
 
 def create_again(match: Words, world: World) -> None:
@@ -183,13 +124,6 @@ def recreate_service(match: Words, world: World) -> None:
     world.recreate(gone[0], annotated)
 
 
-def gateway_identity(match: Words, world: World) -> None:
-    with world.changed(world.only("EndpointSlice")) as item:
-        annotations = item["metadata"]["annotations"]
-        new = "" if match["how"] == "empty" else "new." + annotations[GATEWAY_IDENTITY]
-        annotations[GATEWAY_IDENTITY] = world.noted["identity"] = new
-
-
 def workload_identity(match: Words, world: World) -> None:
     with world.changed(world.only("ExternalWorkload")) as item:
         item["spec"]["meshTLS"]["identity"] += "/new"
@@ -233,7 +167,8 @@ def profile_change(match: Words, world: World) -> None:
 def profile_create(match: Words, world: World) -> None:
     own = match["kind"] == "server"
     gone = [
-        key for key in world.gone
+        key
+        for key in world.gone
         if key.kind == "ServiceProfile" and (key.name.split(".")[1] == key.namespace) is own
     ]
     if gone:
@@ -241,7 +176,9 @@ def profile_create(match: Words, world: World) -> None:
         return
     service = world.only("Service")
     namespace = service.namespace if own else world.noted["client namespace"]
-    text = ProfileText(sp=f"{service.name}.{service.namespace}", ns=namespace, routes=[f"{match['kind']}-route"])
+    text = ProfileText(
+        sp=f"{service.name}.{service.namespace}", ns=namespace, routes=[f"{match['kind']}-route"]
+    )
     world.add(text)
 
 
@@ -255,8 +192,9 @@ def profile_route(match: Words, world: World) -> None:
 
 
 def label_profile(match: Words, world: World) -> None:
-    with world.changed(world.only("ServiceProfile")) as item:
-        item["metadata"].setdefault("labels", {})["touched"] = "yes"
+    for key in world.keys("ServiceProfile"):
+        with world.changed(key) as item:
+            item["metadata"].setdefault("labels", {})["touched"] = "yes"
 
 
 def pod_ready(match: Words, world: World) -> None:
@@ -303,13 +241,3 @@ def cut(match: Words, world: World) -> None:
 def resume(match: Words, world: World) -> None:
     world.cut = False
     world.relist()
-
-
-def move_slice(match: Words, world: World) -> None:
-    with world.changed(world.only("EndpointSlice")) as item:
-        item["metadata"]["labels"][SERVICE_NAME] = match["service"]
-
-
-def add_endpoint(match: Words, world: World) -> None:
-    with world.changed(world.only("EndpointSlice")) as item:
-        item["endpoints"].append(endpoint(match["endpoint"]))

@@ -1,5 +1,6 @@
-"""A case of the destination service: config, objects, calls, steps. Prose that only a story understands stays prose."""
+"""A case of the destination service: config, objects, calls, steps; what only a story reads is prose."""
 
+import json
 import re
 from typing import Any, Literal
 
@@ -21,8 +22,8 @@ from tests.cases.model import CaseError
 Method = Literal["Get", "Profile"]
 
 _CALL = re.compile(
-    r"(?P<method>Get|Profile) (?P<path>\[[^\]]+\]\S*|[^\s()]+)(?: \((?P<client>[^)]*)\)| (?P<lacking>without nodeName))?"
-    r"(?P<twice> x2)?"
+    r"(?P<method>Get|Profile) (?P<path>\[[^\]]+\]\S*|[^\s()]+)"
+    r"(?: \((?P<client>[^)]*)\)| without nodeName)?(?P<twice> x2)?"
 )
 _LINK = "another cluster"
 _LIKE = re.compile(r"like (?P<id>\w+)(?: (?:plus|but|with|without)? ?(?P<change>.+))?")
@@ -137,8 +138,8 @@ def _token(client: str | None, default: str) -> str:
     if not client:
         return default
     if client.startswith("ns "):
-        return '{"ns":"%s"}' % client.removeprefix("ns ")
-    return '{"ns":"x","nodeName":"%s"}' % client
+        return json.dumps({"ns": client.removeprefix("ns ")})
+    return json.dumps({"ns": "x", "nodeName": client})
 
 
 def _objects(

@@ -58,7 +58,7 @@ def spread(items: tuple[Any, ...], streams: list[Stream]) -> list[tuple[Any, lis
 
 
 def formal(key: str, wanted: Any, stream: Stream, scene: Scene) -> Held | None:
-    """The check of one formal item; None when it is not about streams of this kind, or no such item exists."""
+    """The check of one formal item; None when it is not about streams of this kind, or there is none."""
     view = stream.view
     if key in _ONLY_GET and stream.call.method != "Get":
         return None
@@ -91,7 +91,18 @@ def formal(key: str, wanted: Any, stream: Stream, scene: Scene) -> Held | None:
             return None
 
 
-FORMAL = ("status", "stream", "first", "no_endpoints", "within_s", "view", "msgs", "addr", "profile", "set_labels")
+FORMAL = (
+    "status",
+    "stream",
+    "first",
+    "no_endpoints",
+    "within_s",
+    "view",
+    "msgs",
+    "addr",
+    "profile",
+    "set_labels",
+)
 _ONLY_GET = ("view", "no_endpoints", "set_labels")
 
 
@@ -120,7 +131,9 @@ def _late(stream: Stream) -> list[str]:
 
 
 def _unanswered(stream: Stream) -> list[str]:
-    return [] if stream.view.seen else [f"no message, status {stream.status or 'open'} {stream.details}".strip()]
+    return (
+        [] if stream.view.seen else [f"no message, status {stream.status or 'open'} {stream.details}".strip()]
+    )
 
 
 def _without_at(wanted: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,9 @@ def service_port(written: str) -> Manifest:
 
 def route(written: str | Manifest) -> Manifest:
     """A route of a ServiceProfile: as it is, or one with this name and some condition."""
-    return {"name": written, "condition": {"pathRegex": f"/{written}"}} if isinstance(written, str) else written
+    return (
+        {"name": written, "condition": {"pathRegex": f"/{written}"}} if isinstance(written, str) else written
+    )
 
 
 def _named(name: str) -> str:
@@ -151,7 +153,10 @@ def _cluster_wide(found: Manifest) -> Manifest:
 
 def _service(text: ServiceText) -> Manifest:
     ips = [text.ip] if isinstance(text.ip, str) else text.ip or []
-    spec: Manifest = {"type": text.type or "ClusterIP", "ports": [service_port(each) for each in text.ports or []]}
+    spec: Manifest = {
+        "type": text.type or "ClusterIP",
+        "ports": [service_port(each) for each in text.ports or []],
+    }
     if ips:
         spec |= {"clusterIP": ips[0], "clusterIPs": ips}
     if text.type == "ExternalName":
@@ -211,7 +216,7 @@ def selector_of(written: Manifest) -> Manifest:
 
 
 def _profile(text: ProfileText, config: ConfigText) -> Manifest:
-    """`svc.ns` is short for the full name; the object lives in the Service's namespace unless it says `ns`."""
+    """`svc.ns` is short for the full name; it lives in the Service's namespace unless it says `ns`."""
     service, _, namespace = text.sp.partition(".")
     spec: Manifest = {"routes": [route(each) for each in text.routes]}
     for field, value in (
@@ -249,5 +254,3 @@ def canonical(ip: str) -> str:
 def at(ip: str, port: int | str) -> str:
     """`ip:port`, IPv6 in brackets."""
     return f"[{canonical(ip)}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-

@@ -27,7 +27,9 @@ async def play(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
         return outcome
     second = await _bounded(case, cases, in_pod=True)
     if second.status == "FAIL":
-        return Outcome(case.id, case.title, "FAIL", f"through the in-pod listener: {second.detail}", second.notes)
+        return Outcome(
+            case.id, case.title, "FAIL", f"through the in-pod listener: {second.detail}", second.notes
+        )
     return Outcome(case.id, case.title, "ok", f"{outcome.detail}, twice", outcome.notes)
 
 
@@ -35,6 +37,8 @@ async def _bounded(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outc
     try:
         async with asyncio.timeout(LONGEST):
             return await _played(case, cases, in_pod=in_pod)
+    except Unplayable as reason:
+        return Outcome(case.id, case.title, "skip", str(reason))
     except TimeoutError:
         detail = f"it has not ended after {LONGEST:.0f} s"
     except Exception as error:  # noqa: BLE001 - said in the outcome, with its place

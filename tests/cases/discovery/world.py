@@ -103,7 +103,9 @@ class World:
         metadata = item["metadata"]
         if key not in self.items:
             metadata["uid"] = f"{version:08x}-0000-4000-8000-000000000000"
-            metadata["creationTimestamp"] = f"2026-01-01T{version // 3600:02}:{version // 60 % 60:02}:{version % 60:02}Z"
+            metadata["creationTimestamp"] = (
+                f"2026-01-01T{version // 3600:02}:{version // 60 % 60:02}:{version % 60:02}Z"
+            )
         metadata["resourceVersion"] = str(version)
         self.items[key] = item
         self._say(Put(copy.deepcopy(item)))
@@ -153,9 +155,7 @@ class World:
     def only(self, kind: str, name: str = "", namespace: str = "") -> Key:
         """The one object of this kind, or of this name. Raises Unplayable when there is none, or a choice."""
         found = [
-            key
-            for key in self.keys(kind)
-            if name in ("", key.name) and namespace in ("", key.namespace)
+            key for key in self.keys(kind) if name in ("", key.name) and namespace in ("", key.namespace)
         ]
         if len(found) != 1:
             shown = ", ".join(map(str, found)) or "none"
@@ -163,7 +163,7 @@ class World:
         return found[0]
 
     def named(self, name: str) -> Key:
-        """The one object of this name, whatever its kind. A ServiceProfile may be named without its domain."""
+        """The one object of this name, of any kind. A ServiceProfile may be named without its domain."""
         found = [
             key
             for key in self.items
@@ -184,5 +184,3 @@ class World:
 def key_of(item: Manifest) -> Key:
     metadata = item["metadata"]
     return Key(item["kind"], metadata.get("namespace", ""), metadata["name"])
-
-

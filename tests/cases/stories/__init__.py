@@ -1,14 +1,14 @@
 """Life cycles brought about for real: the agent as a process, pods as network namespaces.
 
 Each procedure carries out the steps of one case and checks what its `then` says of redirection; what belongs
-to the CNI gate, to eBPF or to the API server is a note. Every wait has a deadline of at least a second.
+to eBPF or to the API server is a note. Every wait has a deadline of at least a second.
 """
 
 from collections.abc import Callable
 
 from tests.cases.findings import Findings
 from tests.cases.model import Case
-from tests.cases.stories import change, drift, install, leftovers, pods
+from tests.cases.stories import chain, change, drift, gate, install, leftovers, pods, reboot
 
 STORIES: dict[str, Callable[[Case], Findings]] = {
     "P01": pods.not_meshed,
@@ -28,6 +28,10 @@ STORIES: dict[str, Callable[[Case], Findings]] = {
     "C08": drift.element_removed,
     "C09": change.upgrade,
     "C10": change.unmeshed,
+    "C11": chain.rewritten,
+    "C13": reboot.rebooted,
+    "C14": gate.deleted_twice,
+    "C15": gate.previous_result,
     "C18": drift.overflow,
     "C19": install.leak,
     "C20": drift.plain_tables,

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import re
 from collections.abc import Iterator
 
 from agent.core.names import SKIP_OUTBOUND_PORTS
@@ -10,7 +9,17 @@ from agent.core.spec import RedirectSpec
 from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.cases.stories.node import content, nft, table
-from tests.cases.stories.stage import complaints, expect, key, manifest, running, settle, spec_of, with_init
+from tests.cases.stories.stage import (
+    complaints,
+    expect,
+    key,
+    manifest,
+    number,
+    running,
+    settle,
+    spec_of,
+    with_init,
+)
 from tests.cases.stories.traffic import arrival, both_ways, ordinary_port, ordinary_uid, said, standin_of
 from tests.lab.agent import JSON, Agent
 from tests.lab.netns import netns, run
@@ -131,9 +140,8 @@ def _one_reconcile(one: Agent, name: str, count: int, findings: Findings) -> Non
 def complete_leftover(case: Case) -> Findings:
     """C03: rules of linkerd-init with other settings stand behind ours, and decide nothing."""
     findings = Findings()
-    steps = " ".join(map(str, case.text.steps))
-    stranger = _number(r"uid (\d+)", steps, 9999)
-    skipped = _number(r"skips out (\d+)", steps, 5432)
+    stranger = number(r"uid (\d+)", case.text.steps, 9999)
+    skipped = number(r"skips out (\d+)", case.text.steps, 5432)
     for binary in ("iptables-nft", "iptables-legacy"):
         with pod_and_world() as pod, running(case) as one:
             try:
@@ -168,8 +176,3 @@ def _decisions(case: Case, pod: Pod, skipped: int, stranger: int) -> Iterator[st
                 yield f"{said(probe)} is {seen.place}, expected {expected}"
             if seen.place == "out" and seen.port != spec.outbound_port:
                 yield f"{said(probe)} arrives at port {seen.port}, expected {spec.outbound_port}"
-
-
-def _number(pattern: str, text: str, otherwise: int) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else otherwise

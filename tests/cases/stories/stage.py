@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,12 @@ def expect(findings: Findings, truth: object, failure: str) -> None:
     """Note a failure, unless it is as it should be."""
     if not truth:
         findings.failures.append(failure)
+
+
+def number(pattern: str, sentences: Iterable[object], otherwise: int) -> int:
+    """The number that a case's sentences name in the group of `pattern`."""
+    found = re.search(pattern, " ".join(map(str, sentences)))
+    return int(found[1]) if found else otherwise
 
 
 def wait(

@@ -15,5 +15,8 @@ STORIES: dict[str, Story] = {
 PLAIN_ONLY = {"A11", "G01", "G02", "G03", "G07", "G08", "G09", "G11", "G12"}
 """Stories that are about the token, or about the server whatever leads to it."""
 
+ALONE = {"G01", "G03", "G08", "G09"}
+"""Stories that need the machine for themselves."""
+
 MULTICLUSTER = {"H02", "H03", "H05"}
 """Cases of linked clusters that do not say so in their objects."""

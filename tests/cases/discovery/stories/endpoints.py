@@ -19,7 +19,8 @@ async def token_forms(bench: Bench) -> None:
     named = {each for each in wanted if each != "empty"}
     clients = [{"sp": "web.shop", "ns": name, "routes": [f"{name}-route"]} for name in named]
     async with bench.run(service(), {"sp": "web.shop", "routes": ["server-route"]}, *clients) as run:
-        for token, name in zip(bench.case.data, wanted, strict=True):
+        for written_token, name in zip(bench.case.data, wanted, strict=True):
+            token = written_token.replace("\\n", "\n")  # in the file it is within single quotes
             asked = await run.profile(bench.case.calls[0].path, token)
             await run.holds(asked, "stream: open", "bare endpoint")
             chosen = await run.profile(f"{CLUSTER_IP}:80", token)

@@ -9,12 +9,13 @@ from agent.core import names
 from tests.cases.discovery.acts import OPAQUE_PORTS
 from tests.cases.discovery.schema import PodText
 from tests.cases.discovery.stories.stage import Bench, Story
+from tests.cases.discovery.world import Unplayable
 
 _IP = "10.1.0.14"
 
 
 def _numbers(pod: PodText, key: str, wanted: Any) -> set[int]:
-    """The ports that shall be opaque: written out, or `container port named X`, `port of an init container`."""
+    """Ports that shall be opaque: written out, or `container port named X`, `port of an init container`."""
     if isinstance(wanted, list):
         return set(wanted)
     declared = pod.init_ports if "init container" in wanted else pod.ports
@@ -114,6 +115,8 @@ _SEMANTICS = {
 
 async def server_semantics(bench: Bench) -> None:
     for written in bench.case.data:
+        if written not in _SEMANTICS:
+            raise Unplayable(f"cannot play {written!r}")
         await _SEMANTICS[written](bench)
 
 

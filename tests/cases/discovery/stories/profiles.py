@@ -47,11 +47,11 @@ async def invalid(bench: Bench) -> None:
     for written in bench.case.data:
         async with bench.run(service(), {"sp": "web.shop", "routes": ["good"]}) as run:
             held = await run.profile(_PATH)
-            await run.holds(held, "good")
+            await run.holds(held, "route good")
             run.begin()
             await run.act(_respecified(_broken(written)))
             new = await run.profile(_PATH)
-            kept = await run.holds(held, "good", {"msgs": 0, "stream": "open"})
+            kept = await run.holds(held, "route good", {"msgs": 0, "stream": "open"})
             if not (await run.holds(new, "default", {"within_s": 1}) and kept):
                 run.failures[-1] += f" (with {written})"
             if not run.service.complaints("ServiceProfile"):

@@ -24,7 +24,9 @@ class Bench:
         self.runs: list[Run] = []
 
     @contextlib.asynccontextmanager
-    async def run(self, *objects: Text | dict[str, Any], config: ConfigText | None = None) -> AsyncIterator[Run]:
+    async def run(
+        self, *objects: Text | dict[str, Any], config: ConfigText | None = None
+    ) -> AsyncIterator[Run]:
         """A service with these objects, in the notation or read already."""
         texts = tuple(text_of(each) if isinstance(each, dict) else each for each in objects)
         async with running(self.case, texts, in_pod=self.in_pod, config=config) as run:

@@ -1,0 +1,113 @@
+"""The HTTP/2 engine: gRPC's server, one object per listener. With `listener`, the only user of gRPC.
+
+Requests and answers pass as bytes. To have another engine, write another module like this one: it calls
+Audience.serve with the bytes of a request and a Call, and turns CallEnded into a status.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+
+from agent.destination.audience import Audience
+from agent.destination.metrics import SERVICE, Code, Method, Metrics
+from agent.destination.topic import CallEnded
+
+GRACE = 1.5
+"""Seconds that calls may take to end, from the first word of it to their client."""
+
+PENDING = 20_000
+"""Calls that may wait to be taken up; from here on some, and from twice as many on all, are refused. gRPC's
+own limit is about 1,000, and breaks the return of all streams after a restart."""
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    # An agent's successor binds the same address before its predecessor has gone.
+    ("grpc.so_reuseport", 1),
+    ("grpc.server.max_pending_requests", PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING),
+    # The only request is a name and a token; the header list is what proxies themselves accept.
+    ("grpc.max_receive_message_length", 64 << 10),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 16 << 10),
+    # Frozen and half-open peers.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.settings_timeout", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Proxies send no pings, other clients one in ten seconds; a flood of them is answered by GOAWAY.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    # A proxy has one connection.
+    ("grpc.max_allowed_incoming_connections", 256),
+)
+
+STATUS = {
+    Code.CANCELLED: grpc.StatusCode.CANCELLED,
+    Code.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Code.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class GrpcCall:
+    """A call of gRPC's server. To be made by the task that handles it."""
+
+    def __init__(self, context: Context) -> None:
+        self.write = context.write
+        self._task = asyncio.current_task()
+
+    def drop(self) -> None:
+        """Reset the stream: a status would wait behind what the client does not read."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class GrpcServer:
+    """One server object. `bind` it, then `start`; a server that is not started keeps its port for ever."""
+
+    def __init__(self, audience: Audience, metrics: Metrics) -> None:
+        self._audience = audience
+        self._metrics = metrics
+        self._server = grpc.aio.server(options=OPTIONS)
+        handlers = {method.value: self._handler(method) for method in Method}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    def bind(self, address: str) -> int:
+        """Listen on `host:port` in the network namespace of the calling thread; returns the port.
+
+        RuntimeError when the address cannot be had.
+        """
+        return self._server.add_insecure_port(address)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, reason: str) -> None:
+        """GOAWAY; calls end with UNAVAILABLE, and are cut off after GRACE when they do not."""
+        stopping = asyncio.ensure_future(self._server.stop(GRACE))
+        await asyncio.sleep(0)
+        self._audience.end(reason)
+        await stopping
+
+    def _handler(self, method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def handle(request: bytes, context: Context) -> None:
+            await self._handle(method, request, context)
+
+        return grpc.unary_stream_rpc_method_handler(handle)
+
+    async def _handle(self, method: Method, request: bytes, context: Context) -> None:
+        code = Code.CANCELLED
+        began = time.monotonic()
+        self._metrics.started(method)
+        try:
+            await self._audience.serve(method, request, GrpcCall(context))
+        except CallEnded as end:
+            code = end.code
+            await context.abort(STATUS[end.code], str(end))
+        finally:
+            self._metrics.handled(method, code, time.monotonic() - began)

@@ -1,0 +1,54 @@
+"""Play the cases of a file, several at a time; those that load the machine have it to themselves."""
+
+import asyncio
+from collections.abc import Iterator
+
+from tests.cases.discovery.case import Case, cases
+from tests.cases.discovery.play import play
+from tests.cases.discovery.stories import ALONE
+from tests.cases.findings import Outcome
+from tests.cases.load import Entry
+from tests.cases.model import CaseError
+
+_AT_ONCE = 6
+"""Most of a case is waiting for silence."""
+
+
+def outcomes(entries: tuple[Entry, ...], only: set[str], *, in_pod: bool) -> Iterator[Outcome]:
+    """The outcome of every case, or of those in `only`, in order, each as soon as it is known."""
+    known = cases(entries)
+    playable = tuple(case for case in known.values() if isinstance(case, Case))
+    chosen = {name: case for name, case in known.items() if not only or name in only}
+    titles = {entry.id: str(entry.data.get("title", "")) for entry in entries}
+    with asyncio.Runner() as runner:
+        tasks = runner.run(_begin([each for each in playable if each.id in chosen], playable, in_pod=in_pod))
+        for name, case in chosen.items():
+            if isinstance(case, CaseError):
+                yield Outcome(name, titles[name], "FAIL", str(case))
+            else:
+                yield runner.run(_result(tasks[name]))
+
+
+async def _begin(
+    chosen: list[Case], playable: tuple[Case, ...], *, in_pod: bool
+) -> dict[str, asyncio.Task[Outcome]]:
+    """Start to play them all; the tasks end in no order."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def beside_others(case: Case) -> Outcome:
+        async with gate:
+            return await play(case, playable, in_pod=in_pod)
+
+    async def after(others: list[asyncio.Task[Outcome]], case: Case) -> Outcome:
+        await asyncio.gather(*others, return_exceptions=True)
+        return await play(case, playable, in_pod=in_pod)
+
+    tasks = {each.id: asyncio.create_task(beside_others(each)) for each in chosen if each.id not in ALONE}
+    for case in chosen:
+        if case.id in ALONE:
+            tasks[case.id] = asyncio.create_task(after(list(tasks.values()), case))
+    return tasks
+
+
+async def _result(task: asyncio.Task[Outcome]) -> Outcome:
+    return await task
