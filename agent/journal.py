@@ -30,8 +30,8 @@ class Journal:
         self._told: dict[str, float] = {}
         """When, by pod UID; only what is younger than QUIET."""
 
-    def changed(self, keeper: Keeper, before: Redirection) -> None:
-        now, line = keeper.status, log.bind(pod=str(keeper.key), reason=keeper.status.reason.value)
+    def changed(self, keeper: Keeper, before: Redirection, now: Redirection) -> None:
+        line = log.bind(pod=str(keeper.key), reason=now.reason.value)
         if now.drifts > before.drifts and now.reason is not Reason.CONTESTED:
             line.warning(
                 "drift repaired",

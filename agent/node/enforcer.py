@@ -26,6 +26,7 @@ from agent.node.keeper import Keeper
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
 from agent.node.metrics import Metrics
+from agent.node.netns import NetnsId
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import CompileError
 from agent.node.notes import Blocked, Changed, Closed, Note, Opened, Visited
@@ -39,15 +40,15 @@ log = structlog.get_logger("enforcer")
 
 
 class Enforcer:
-    """Pods of this node -> kernel state. `changed(keeper, before)` is called after each change of a
-    pod's status. Everything here runs on the loop; the kernel's work runs on `Kernel`'s lanes."""
+    """Pods of this node -> kernel state. `changed(keeper, before, now)` is called after each change of
+    a pod's status. Everything here runs on the loop; the kernel's work runs on `Kernel`'s lanes."""
 
     def __init__(
         self,
         cluster: Cluster,
         policy: Policy,
         registry: CollectorRegistry,
-        changed: Callable[[Keeper, Redirection], None],
+        changed: Callable[[Keeper, Redirection, Redirection], None],
     ) -> None:
         self.keepers: dict[str, Keeper] = {}
         self.kernel = Kernel(policy.owned_tables)
@@ -113,15 +114,28 @@ class Enforcer:
         return self.keepers.get(uid)
 
     def release(self, gone: Iterable[Attachment], inode: tuple[int, int] | None = None) -> None:
-        """The runtime has ended these sandboxes, and whichever has this netns (device, inode)."""
-        keys = {attachment.key for attachment in gone}
-        for keeper in self.keepers.values():
-            if keeper.hold is None:
-                continue
-            attached = keeper.hold.place.attached
-            if (attached is not None and attached.key in keys) or tuple(keeper.hold.netns) == inode:
-                keeper.hold.place.withdraw()
-                keeper.wake()
+        """The runtime has ended these sandboxes, and the one with this netns (device, inode), unless it has told
+        of another there."""
+        for attachment in gone:
+            hold = self._held(attachment.inode)
+            attached = hold.place.attached if hold is not None else None
+            # The kernel gives the number of an ended netns to the next.
+            if hold is not None and attached is not None and attached.key == attachment.key:
+                self._withdraw(hold)
+        hold = self._held(inode)
+        if hold is not None and hold.place.attached is None:
+            self._withdraw(hold)
+
+    def _held(self, inode: tuple[int, int] | None) -> Hold | None:
+        uid = self.duty.owner(NetnsId(*inode)) if inode is not None else None
+        keeper = self.keepers.get(uid) if uid is not None else None
+        return keeper.hold if keeper is not None else None
+
+    def _withdraw(self, hold: Hold) -> None:
+        hold.place.withdraw()
+        uid = self.duty.owner(hold.netns)
+        if uid is not None:
+            self.wake({uid})
 
     def set_writer(self, writer: bool) -> None:
         """Whether this process may change kernel state. Becoming the writer compares every pod."""
@@ -208,7 +222,8 @@ class Enforcer:
                 if sight is not None and sight.counters:
                     self.tally.seen(keeper.uid, sight.counters)
             case Changed(before=before):
-                self._changed(keeper, before)
+                # Not at once: a pod's start may be waiting for what comes next.
+                asyncio.get_running_loop().call_soon(self._changed, keeper, before, keeper.status)
             case Blocked(owner=owner) if owner in self._tasks:
                 self._tasks[owner].cancel()
 
