@@ -96,7 +96,7 @@ class Enforcer:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._wakes.close()
-        self.kernel.stop()
+        await self.kernel.stop()
 
     def wake(self, uids: Iterable[str]) -> None:
         """The objects of these pods may have changed; a UID that is new gets its keeper."""
@@ -114,8 +114,8 @@ class Enforcer:
         return self.keepers.get(uid)
 
     def release(self, gone: Iterable[Attachment], inode: tuple[int, int] | None = None) -> None:
-        """The runtime has ended these sandboxes, and the one with this netns (device, inode), unless it has told
-        of another there."""
+        """The runtime has ended these sandboxes, and the one with this netns (device, inode), unless it has
+        told of another there."""
         for attachment in gone:
             hold = self._held(attachment.inode)
             attached = hold.place.attached if hold is not None else None

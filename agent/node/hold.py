@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,8 @@ from agent.node.legacy import LegacyTables
 from agent.node.netns import NetnsId, NetnsMissing, identify, open_netns, run_in, shown
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft
+
+Inside = Callable[[int, Callable[[], Nft]], Nft]
 
 NOWHERE = "cannot find its network namespace: no process of the pod is running yet"
 
@@ -107,7 +110,8 @@ class Hold:
     `using`: held by whoever speaks through the socket, since a slow visit runs beside the kernel lane.
     `has_legacy`: the last look around met a legacy nat table."""
 
-    def __init__(self, place: Place, datapath: NftDatapath) -> None:
+    def __init__(self, place: Place, datapath: NftDatapath, inside: Inside = run_in) -> None:
+        """`inside` runs a function in the namespace; a thread that ends right after may be made to stay."""
         self.place = place
         with contextlib.ExitStack() as opened:
             self.fd = place.open()
@@ -115,11 +119,11 @@ class Hold:
             self.netns = identify(self.fd)
             self.legacy = opened.enter_context(contextlib.closing(LegacyTables(self.fd)))
 
-            def inside() -> Nft:
+            def sockets() -> Nft:
                 self.legacy.open_here()
                 return datapath.open_here()
 
-            self.nft = opened.enter_context(contextlib.closing(run_in(self.fd, inside)))
+            self.nft = opened.enter_context(contextlib.closing(inside(self.fd, sockets)))
             self._opened = opened.pop_all()
         self.using = threading.Lock()
         self.text = ""

@@ -11,8 +11,9 @@ from agent.core.spec import RedirectSpec
 from agent.core.tally import Counters
 from agent.node.addresses import addresses
 from agent.node.hold import Hold, Place
-from agent.node.lanes import Lanes, on
+from agent.node.lanes import Lanes, alone, on
 from agent.node.leftovers import Leftover, cleanup, find
+from agent.node.netns import stay_in
 from agent.node.nft.channel import NftError
 from agent.node.nft.compile import Compiler, Template
 from agent.node.nft.datapath import NftDatapath
@@ -24,6 +25,9 @@ SLOW_ELEMENTS = 1000
 """Rule sets with more set elements than this go to the slow lane (12-35 ms instead of 0.5), and so do
 pods with a legacy nat table, into which only a program can look."""
 
+DOORS = 4
+"""Namespaces that are being opened at one time."""
+
 
 class Kernel:
     """The lanes, the compiler and the datapath of one agent."""
@@ -33,6 +37,8 @@ class Kernel:
         self._owned = owned_tables
         self._compiler = Compiler()
         self._datapath = NftDatapath()
+        self._doors = asyncio.Semaphore(DOORS)
+        self._openings: set[asyncio.Future[Hold]] = set()
         self.flags: int | None = None
         """Table flags to use; None until the kernel was probed."""
 
@@ -52,14 +58,23 @@ class Kernel:
         return await on(self.lanes.compile, self._compiler.compile, text)
 
     async def open(self, place: Place) -> Hold:
-        """Raises what `Place.open` and the datapath's `open` raise. Cancelled, it leaves nothing open."""
-        opening = asyncio.ensure_future(on(self.lanes.kernel, Hold, place, self._datapath))
+        """Raises what `Place.open` and the datapath's `open` raise. Cancelled, it leaves nothing open.
+
+        Not on the kernel lane, which would only wait: to enter a namespace takes a thread that ends there.
+        """
+        opening = asyncio.ensure_future(self._open(place))
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A thread cannot be cancelled, and nobody else knows of what it opens.
             opening.add_done_callback(_give_back)
             raise
+
+    async def _open(self, place: Place) -> Hold:
+        async with self._doors:
+            return await alone(Hold, place, self._datapath, stay_in)
 
     async def visit(self, hold: Hold, order: Order, elements: int) -> Sight:
         slow = elements > SLOW_ELEMENTS or hold.has_legacy
@@ -109,7 +124,9 @@ class Kernel:
         """Let the compiler's child go when it has had nothing to do."""
         await on(self.lanes.compile, self._compiler.rest)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """End all threads after the work that is under way."""
+        await asyncio.gather(*self._openings, return_exceptions=True)
         self.lanes.stop()
         self._compiler.close()
 

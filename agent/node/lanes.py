@@ -6,10 +6,11 @@ the child that runs libnftables; `close` only closes, since releasing a netlink 
 waits for an RCU grace period.
 """
 
+import _thread
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,3 +37,28 @@ class Lanes:
 async def on(lane: ThreadPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run `function` on a lane and wait for it without blocking the loop."""
     return await asyncio.get_running_loop().run_in_executor(lane, lambda: function(*args, **kwargs))
+
+
+async def alone(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run `function` on a thread of its own, which ends with it. Cancelled, the thread goes on."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def settle(result: R | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("R", result))
+
+    def run() -> None:
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            loop.call_soon_threadsafe(settle, None, error)
+        else:
+            loop.call_soon_threadsafe(settle, result, None)
+
+    _thread.start_new_thread(run, ())
+    return await done

@@ -116,6 +116,12 @@ def run_in(fd: int, function: Callable[[], T]) -> T:
     return cast("T", result)
 
 
+def stay_in(fd: int, function: Callable[[], T]) -> T:
+    """The same on the calling thread, which has to end right after: it does not come back."""
+    _enter(fd)
+    return function()
+
+
 def enter_new_netns() -> None:
     """Move the calling thread into a fresh, empty namespace, for good. Raises PermissionError.
 

@@ -69,7 +69,7 @@ async def _measure(count: int) -> Ours:
             with namespaces(count) as paths:
                 await bench.measure(paths, found)
     finally:
-        bench.kernel.stop()
+        await bench.kernel.stop()
     return found
 
 
