@@ -16,7 +16,6 @@ from agent.core.spec import NodeDefaults
 from agent.node.hold import Hold, Place
 from agent.node.kernel import Kernel
 from agent.node.lanes import on
-from agent.node.netns import run_in
 from agent.node.nft.batch import Batch
 from agent.node.nft.datapath import NftDatapath
 from agent.node.nft.socket import Nft, State
@@ -98,8 +97,8 @@ class _Datapath(NftDatapath):
     def __init__(self) -> None:
         super().__init__(lambda nl, table: nl.read(table))
 
-    def open(self, netns_fd: int) -> Nft:
-        return run_in(netns_fd, lambda: _Meter(events=True))
+    def open_here(self) -> Nft:
+        return _Meter(events=True)
 
 
 class _Bench:
