@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from agent.core.reasons import Phase
+from agent.cli.kernel_state import wrong
 from agent.state import PodState
 
 Way = Literal["", "cni", "let-through", "manifest", "proc"]
@@ -36,8 +36,8 @@ def _sentence(way: Way, pod: PodState) -> str:
         case "cni":
             return f"came by CNI, as container {pod.container}: nothing in it started before we had answered"
         case "let-through":
-            ago = _late(pod) or ("" if pod.status.phase is Phase.EXCLUDED else "; it is not redirected yet")
-            return f"let through by CNI, as container {pod.container}, since its source did not know it{ago}"
+            then = "; it is not redirected yet" if wrong(pod.status) else _late(pod)
+            return f"let through by CNI, as container {pod.container}, since its source did not know it{then}"
         case "proc":
             return (
                 "found in /proc, since CNI did not tell of it: it is older than our entry, or no agent was "

@@ -56,6 +56,6 @@ class BareChain:
         except CannotInstallError as error:
             raise click.ClickException(printable(str(error))) from error
         raise click.ClickException(
-            f"cannot take our entry out of {self._installer.settings.conf_dir}: a running process keeps it, and "
-            "would put it back; end it first: `pointsman run --install-cni`, or `install-cni --watch`"
+            f"cannot take our entry out of {self._installer.settings.conf_dir}: a running process would put "
+            "it back; end it first, `pointsman run --install-cni` or `pointsman install-cni --watch`"
         )

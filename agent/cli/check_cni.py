@@ -65,7 +65,7 @@ def _socket(agent: Agent, state: NodeState | None, path: Path) -> Iterator[Check
         if state is not None:
             hint = "wait a moment, the agent makes it anew; if it stays, its log says why it cannot"
         yield failed(description, f"cannot connect: {error.strerror or error}", hint)
-    except (Garbled, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+    except (Garbled, EOFError, msgspec.DecodeError) as error:
         hint = "end the process that listens there; `ss -xlp` names it"
         yield failed(description, f"who listens does not answer as an agent does: {error}", hint)
     else:
@@ -119,14 +119,14 @@ def _entry(found: Inspection, kept: bool, left: bool) -> Check:
     if found.position is None and kept:
         return failed(description, f"it is not there ({chain})", KEEPER)
     if found.position is None:
-        error = f"it is not there ({chain}): pods start without rules, are found in /proc, and redirected late"
+        error = (
+            f"it is not there ({chain}): pods start without rules, are found in /proc, and redirected late"
+        )
         return warning(description, error, INSTALL)
     if found.current:
         return passed(f"{description} ({chain})")
     hint = "give this command the flags that it was installed with, or install it again with these"
-    return warning(
-        description, f"it differs from what the settings say ({chain})", KEEPER if kept else hint
-    )
+    return warning(description, f"it differs from what the settings say ({chain})", KEEPER if kept else hint)
 
 
 def _shim(found: Inspection, kept: bool) -> Check:

@@ -73,7 +73,7 @@ class Agent:
         return self._ask("POST", f"/cleanup?pod={quote(pod)}", tuple[str, ...])
 
     def unchain(self) -> tuple[str, ...]:
-        """Take shim and entry out of the node's network. Paths of what was changed or removed. RefusedError."""
+        """Take shim and entry out of the node's network. Paths of what it changed. RefusedError."""
         return self._ask("POST", "/unchain", tuple[str, ...])
 
     def drain(self) -> NodeState:

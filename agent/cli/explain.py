@@ -9,6 +9,7 @@ import msgspec
 from click.core import ParameterSource
 
 from agent.cli import defaults, options
+from agent.cli.arrival import Arrival, arrival
 from agent.cli.client import Agent
 from agent.cli.effective import Setting, print_origins, print_settings, settings
 from agent.cli.kernel_state import KernelState, kernel_state, print_kernel_state, wrong
@@ -25,14 +26,15 @@ from agent.state import PodState
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod. `kernel` and `trial` only of a live one, `answer` only where a connection was asked about;
-    `left_alone`: why nothing is redirected, "" where something is."""
+    """One pod. `arrival`, `kernel` and `trial` only of a live one, `answer` only where a connection was asked
+    about; `left_alone`: why nothing is redirected, "" where something is."""
 
     namespace: str
     name: str
     left_alone: str
     settings: tuple[Setting, ...]
     complaints: tuple[Complaint, ...]
+    arrival: Arrival | None = None
     kernel: KernelState | None = None
     trial: Trial | None = None
     answer: Answer | None = None
@@ -163,6 +165,7 @@ def _live(pod: PodState, question: Question | None, tried: Trial | None) -> Expl
         left_alone=left_alone,
         settings=rows,
         complaints=status.complaints,
+        arrival=arrival(pod),
         kernel=kernel_state(pod),
         trial=tried,
         answer=_answer(
@@ -198,6 +201,8 @@ def _print(one: Explanation, spec: RedirectSpec | None) -> None:
         _print_answer(one.answer, in_force=one.kernel is None or one.kernel.phase == Phase.APPLIED)
     if one.kernel is not None:
         print_kernel_state(one.kernel, spec)
+    if one.arrival is not None and one.answer is None:
+        click.echo(wrapped(one.arrival.sentence, "  "))
     if one.trial is not None:
         click.echo(wrapped(f"tried: {one.trial.result}: {one.trial.why}", "  "))
     if one.kernel is None and one.left_alone:

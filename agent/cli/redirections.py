@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from agent.cli import options
+from agent.cli.arrival import Way, arrival
 from agent.cli.client import Agent
 from agent.cli.output import age, print_json, print_table
 from agent.core.lifecycle import Redirection
@@ -16,14 +17,17 @@ from agent.core.tally import Counters
 from agent.state import PodState
 
 HEAD = ("NAMESPACE", "NAME", "PHASE", "REASON", "MODE", "SINCE", "DRIFTS")
-WIDE = ("UID", "NETNS", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT")
+WIDE = ("UID", "NETNS", "CAME", "CONTAINER", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT")
 INIT = ("LINKERD-INIT",)
+SHORT = 13
+"""Characters of a container's id, as crictl shows it."""
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod. `since`: unix seconds; `exposed_s`: seconds that it ran without rules before they were
-    installed; `connections`: by counter of its table; `linkerd_init`: how far linkerd-init came with rules
-    that are in the pod still, by family and flavour, () where there are none."""
+    """One pod. `came`: by the gate, let through, or found by other means (arrival.py); `container`: id of its
+    sandbox, "" where CNI did not tell of it. `since`: unix seconds; `exposed_s`: seconds that it ran without
+    rules before they were installed; `connections`: by counter of its table; `linkerd_init`: how far
+    linkerd-init came with rules that are in the pod still, by family and flavour, () where there are none."""
 
     namespace: str
     name: str
@@ -36,6 +40,9 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     drifts: int
     attempts: int
     netns: str
+    came: Way
+    container: str
+    let_through: bool
     how: str
     install_ms: float | None
     exposed_s: float | None
@@ -53,9 +60,10 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
 def command(ctx: click.Context, /, namespace: str | None, run_dir: Path, form: str) -> None:
     """List the pods of this node and their redirection.
 
-    IN and OUT, with -o wide, count the connections that went to the proxy. Where there are rules of
-    linkerd-init in a pod, a last column LINKERD-INIT says how far it came with them. Ends with 1 when a pod
-    is in phase Failed.
+    With -o wide, CAME tells pods that waited at the CNI gate (cni) from those that it let through
+    (let-through), and from those found by other means, after their start perhaps (proc, manifest). IN and
+    OUT count the connections that went to the proxy. Where there are rules of linkerd-init in a pod, a last
+    column LINKERD-INIT says how far it came with them. Ends with 1 when a pod is in phase Failed.
     """
     pods = [pod for pod in Agent(run_dir).state().pods if namespace in (None, pod.namespace)]
     rows = sorted(map(_row, pods), key=lambda row: (row.namespace, row.name, row.uid))
@@ -90,6 +98,9 @@ def _row(pod: PodState) -> Row:
         drifts=status.drifts,
         attempts=status.attempts,
         netns=pod.netns,
+        came=arrival(pod).way,
+        container=pod.container,
+        let_through=pod.let_through,
         how=status.how,
         install_ms=status.install_ms,
         exposed_s=status.exposed_s,
@@ -120,6 +131,8 @@ def _more(row: Row) -> tuple[str, ...]:
     return (
         row.uid,
         row.netns or "-",
+        row.came or "-",
+        row.container[:SHORT] or "-",
         row.how or "-",
         "-" if row.install_ms is None else f"{row.install_ms:.2f}",
         row.culprit or "-",

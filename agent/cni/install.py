@@ -230,9 +230,9 @@ class Installer:
 
     def _shim_state(self) -> ShimState:
         with self._errors("read", self.settings.bin_dir):
-            data = self._shim()
             if not (self.settings.bin_dir / TYPE).exists():
                 return "missing"
+            data = self._shim()
             with Directory(self.settings.bin_dir) as binaries:
                 return "current" if _is_shim(binaries, data) else "differs"
 

@@ -1,4 +1,4 @@
-"""The verb STATUS, asked as the shim asks it: who listens on the shim's socket, and can he redirect pods?"""
+"""The verb STATUS, asked as the shim asks it: who listens on the shim's socket, and does it redirect pods?"""
 
 import asyncio
 import socket
@@ -34,8 +34,8 @@ class Error(msgspec.Struct, frozen=True):
 
 
 async def ask(path: Path) -> Listener:
-    """Raises OSError when nobody listens, and TimeoutError, wire.Garbled, EOFError or msgspec.DecodeError when
-    nobody answers as an agent does."""
+    """Raises OSError when nobody listens; TimeoutError, wire.Garbled, EOFError or msgspec.DecodeError when
+    what listens does not answer as an agent does."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
         async with asyncio.timeout(PATIENCE):

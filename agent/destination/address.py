@@ -20,13 +20,11 @@ LENGTH_DELIMITED = 2
 class Encoded(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """An address as it stands in messages.
 
-    `added`: its element of WeightedAddrSet.addrs; `removed`: its element of AddrSet.addrs; `withheld` as in
-    Address.
+    `added`: its element of WeightedAddrSet.addrs; `removed`: its element of AddrSet.addrs.
     """
 
     added: bytes
     removed: bytes
-    withheld: str
 
 
 class Encoder:
@@ -50,7 +48,6 @@ class Encoder:
             known = self._known[address] = Encoded(
                 added=field(1, serialized(weighted_addr(address, self._http2))),
                 removed=field(1, serialized(tcp_address(address.ip, address.port))),
-                withheld=address.withheld,
             )
         return known
 

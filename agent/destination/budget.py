@@ -23,85 +23,74 @@ class Limits(msgspec.Struct, frozen=True):
     write_timeout: float = 30.0
 
 
-class Call(Protocol):
-    """A call of the HTTP/2 engine. `drop` ends it at once, without a word to a client that does not read."""
+class Spender(Protocol):
+    """A stream, as its budget sees it. `writing`: bytes of the message being written, 0 = none; `since`: when
+    that began (the loop's clock). `drop` ends the call at once, without a word to a client that does not read.
+    """
 
-    async def write(self, message: bytes) -> None: ...
+    writing: int
+    since: float
 
     def drop(self) -> None: ...
 
 
 class Budget:
-    """The calls of one listener. One that enters leaves again."""
+    """The streams of one listener, and what they are spending.
+
+    Each of them counts its bytes itself, with no call in between: they are written tens of thousands of
+    times a second. `bytes` are those under way, of at most `limits.bytes`.
+    """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits = limits
+        self.limits = limits
+        self.streams: set[Spender] = set()
+        self.bytes = 0
+        self.watched = False
+        self.waiting: deque[asyncio.Future[None]] = deque()
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._streams = 0
-        self._bytes = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        # In the order of their beginnings, which is that of their ends, since all may take as long.
-        self._writing: dict[Call, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self) -> None:
-        """Take a call in. CallEnded when there are as many as there may be."""
-        if self._streams >= self._limits.streams:
+    def check(self) -> None:
+        """Whether one more stream may be opened. CallEnded when there are as many as there may be."""
+        if len(self.streams) >= self.limits.streams:
             self._metrics.refused.inc()
             raise CallEnded(
-                Code.UNAVAILABLE, f"cannot take more than {self._limits.streams} streams of one pod"
+                Code.UNAVAILABLE, f"cannot take more than {self.limits.streams} streams of one pod"
             )
-        self._streams += 1
 
-    def leave(self) -> None:
-        self._streams -= 1
+    async def room(self, size: int) -> None:
+        """Wait until a message of `size` may be written; one that is larger than the limit may alone."""
+        while self.bytes and self.bytes + size > self.limits.bytes:
+            turn = self._loop.create_future()
+            self.waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self.invite()
+                raise
 
-    async def write(self, call: Call, message: bytes) -> None:
-        """Write one message of a call. A call that takes too long over it is dropped."""
-        size = len(message)
-        while self._bytes and self._bytes + size > self._limits.bytes:
-            await self._room()
-        self._bytes += size
-        self._writing[call] = self._loop.time()
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._limits.write_timeout, self._expire)
-        if self._waiting:
-            self._invite()
-        try:
-            await call.write(message)
-        finally:
-            self._writing.pop(call, None)
-            self._bytes -= size
-            if self._waiting:
-                self._invite()
+    def invite(self) -> None:
+        """Bytes have become free: whoever waits first looks again, and has the next one look."""
+        while self.waiting and self.bytes < self.limits.bytes:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
-    async def _room(self) -> None:
-        """Wait until there may be room. One is woken at a time, and wakes the next."""
-        turn = self._loop.create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            elif not turn.cancelled():
-                self._invite()
-            raise
-
-    def _invite(self) -> None:
-        if self._waiting and self._bytes < self._limits.bytes:
-            self._waiting.popleft().set_result(None)
+    def watch(self) -> None:
+        """Drop every stream that is still at the message that it is writing now, once its time is up."""
+        self.watched = True
+        self._loop.call_later(self.limits.write_timeout, self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._writing:
-            call, began = next(iter(self._writing.items()))
-            due = began + self._limits.write_timeout
-            if due > now:
-                self._timer = self._loop.call_at(due, self._expire)
-                return
-            del self._writing[call]
+        now, limit = self._loop.time(), self.limits.write_timeout
+        writing = [stream for stream in self.streams if stream.writing]
+        late = [stream for stream in writing if stream.since + limit <= now]
+        for stream in late:
             self._metrics.dropped.inc()
-            call.drop()
+            stream.drop()
+        self.watched = len(writing) > len(late)
+        if self.watched:
+            due = min(stream.since for stream in writing if stream.since + limit > now) + limit
+            self._loop.call_at(due, self._expire)

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import structlog
 
-from agent.core.discovery.answers import Ended, Endpoints, Lack, Profile, Subject, Twofold
+from agent.core.discovery.answers import Address, Ended, Endpoints, Lack, Profile, Subject, Twofold
 from agent.core.discovery.config import Discovery
 from agent.core.discovery.targets import Client, Invalid, Target, parse_authority
 from agent.destination.address import Encoder
-from agent.destination.encode import Snapshot, snapshot
+from agent.destination.encode import snapshot
 from agent.destination.metrics import Code, Holdings, Method, Metrics
 from agent.destination.profile import encode_profile
 from agent.destination.stream import Stream
@@ -78,8 +78,9 @@ class Hub:
         """What open streams wait for."""
         return frozenset().union(*(topic.lacking for topic in self._topics.values()))
 
-    def subscribe(self, method: Method, path: str, client: Client) -> Stream:
-        """A stream of answers; `unsubscribe` ends it. CallEnded when there never can be an answer."""
+    def subscribe(self, method: Method, path: str, client: Client) -> Topic:
+        """The topic for a call. CallEnded when there never can be an answer. It is kept for as long as it has
+        streams: the caller adds its own, and unsubscribes it."""
         asker = Client(node=client.node) if method is Method.GET else Client(namespace=client.namespace)
         question = Question(method, path, asker)
         topic = self._topics.get(question)
@@ -93,9 +94,7 @@ class Hub:
         elif topic in self._stale:
             # The picture has moved on already: a new client is not told what is no longer so.
             self._refresh(topic, self._stale.pop(topic))
-        stream = Stream(topic, self._metrics.tallies[method])
-        topic.streams.add(stream)
-        return stream
+        return topic
 
     def unsubscribe(self, stream: Stream) -> None:
         """A stream has ended. The topic goes with its last one."""
@@ -172,11 +171,11 @@ class Hub:
         if not isinstance(answer, Twofold):
             topic.lacking = frozenset()
             state = self._state(answer)
-            return Version(state, state, seen)
+            return Version(state, state, seen, _withheld(answer))
         topic.lacking = answer.lacking
         first = self._state(answer.first)
         later = first if answer.later is answer.first else self._state(answer.later)
-        return Version(first, later, seen)
+        return Version(first, later, seen, _withheld(answer.later or answer.first))
 
     def _ask(self, topic: Topic) -> Endpoints | Profile | Ended | Twofold:
         question = topic.question
@@ -204,7 +203,15 @@ class Hub:
         topics, withheld = Counter({method.value: 0 for method in Method}), Counter[str]()
         for question, topic in kept:
             topics[question.method.value] += 1
-            if isinstance(topic.version.later, Snapshot):
-                addresses = topic.version.later.addresses.values()
-                withheld.update(each.withheld for each in addresses if each.withheld)
+            withheld.update(topic.version.withheld)
         return Holdings(topics, withheld, self._encoder.count)
+
+
+def _withheld(answer: Endpoints | Profile | Ended | None) -> tuple[str, ...]:
+    match answer:
+        case Endpoints(addresses=addresses):
+            return tuple(each.withheld for each in addresses if each.withheld)
+        case Profile(endpoint=Address(withheld=withheld)) if withheld:
+            return (withheld,)
+        case _:
+            return ()

@@ -6,18 +6,37 @@ the one difference that is left.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import Protocol
 
+from agent.destination.budget import Budget
 from agent.destination.metrics import Code, Tally
 from agent.destination.topic import CallEnded, State, Topic, Version
 
 
-class Stream:
-    """An open call on a topic."""
+class Call(Protocol):
+    """A call of the HTTP/2 engine.
 
-    def __init__(self, topic: Topic, tally: Tally) -> None:
+    `write` returns when the message has gone to the client's window; one is written at a time. `drop` ends
+    the call at once, by cancelling what handles it.
+    """
+
+    def write(self, message: bytes) -> Awaitable[None]: ...
+
+    def drop(self) -> None: ...
+
+
+class Stream:
+    """An open call on a topic, paid for by `budget`."""
+
+    def __init__(self, topic: Topic, tally: Tally, call: Call, budget: Budget) -> None:
         self.topic = topic
+        self.writing = 0
+        self.since = 0.0
+        self.drop = call.drop
         self._tally = tally
+        self._call = call
+        self._budget = budget
         self._ending = ""
         self._sleep: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -32,9 +51,16 @@ class Stream:
         self._ending = reason
         self.wake()
 
-    async def run(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Send what there is to be sent, for ever. Ends with CallEnded, or with what `write` raises."""
-        topic, tally, loop = self.topic, self._tally, self._loop
+    async def run(self) -> None:
+        """Send what there is to be sent, for ever. Ends with CallEnded, or by cancellation."""
+        try:
+            await self._follow()
+        finally:
+            self._budget.bytes -= self.writing
+            self._budget.invite()
+
+    async def _follow(self) -> None:
+        topic, tally, clock = self.topic, self._tally, self._loop.time
         known: Version | None = None
         sent: State | None = None
         while True:
@@ -43,7 +69,7 @@ class Stream:
                 raise CallEnded(Code.UNAVAILABLE, self._ending)
             if version is known:
                 # A future of its own: that of a cancelled task is cancelled with it.
-                self._sleep = loop.create_future()
+                self._sleep = self._loop.create_future()
                 await self._sleep
                 continue
             known = version
@@ -51,10 +77,27 @@ class Stream:
             if state is None:
                 continue
             messages = topic.messages(sent, state)
+            if not messages:
+                continue
             for message in messages:
-                await write(message)
-            if messages:
-                if version.seen is not None and sent is not None:
-                    tally.waited(loop.time() - version.seen)
-                tally.messages += len(messages)
-                sent = state
+                await self._write(message)
+            if version.seen is not None and sent is not None:
+                tally.waited(clock() - version.seen)
+            tally.messages += len(messages)
+            sent = state
+
+    async def _write(self, message: bytes) -> None:
+        budget, size = self._budget, len(message)
+        if budget.bytes and budget.bytes + size > budget.limits.bytes:
+            await budget.room(size)
+        budget.bytes += size
+        self.writing, self.since = size, self._loop.time()
+        if not budget.watched:
+            budget.watch()
+        if budget.waiting:
+            budget.invite()
+        await self._call.write(message)
+        self.writing = 0
+        budget.bytes -= size
+        if budget.waiting:
+            budget.invite()

@@ -46,12 +46,13 @@ class Version(msgspec.Struct, frozen=True, eq=False):
 
     `first` is for a client that has had no message; None: its call is held. `later` is for one that has had
     any; None: it keeps what it has. `seen`: when the event behind it was seen (the loop's clock), None when
-    there was none.
+    there was none. `withheld`: for each address without the identity that it should have, the reason.
     """
 
     first: State | Over | None = None
     later: State | Over | None = None
     seen: float | None = None
+    withheld: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from agent import log
 from tests.cases.datapath import Datapath
 from tests.cases.findings import Outcome
 from tests.cases.load import Entry, Loaded, Problem, load
@@ -50,6 +51,7 @@ def outcomes(loaded: Loaded, only: set[str], *, pure: bool) -> Iterator[Outcome]
     if any("call" in entry.data for entry in loaded.entries):
         from tests.cases.discovery import batch  # gRPC, which redirection does without
 
+        log.configure("plain", "error")
         yield from batch.outcomes(loaded.entries, only, in_pod=not pure)
         return
     with contextlib.ExitStack() as stack:

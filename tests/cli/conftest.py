@@ -31,6 +31,15 @@ def cli() -> Cli:
     return invoke
 
 
+@pytest.fixture(autouse=True)
+def cni_directories(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a node without CNI, for commands and agents that are given no others: never the machine's own."""
+    nowhere = tmp_path_factory.mktemp("cni")
+    monkeypatch.setenv("POINTSMAN_CONF_DIR", str(nowhere / "net.d"))
+    monkeypatch.setenv("POINTSMAN_BIN_DIR", str(nowhere / "bin"))
+    return nowhere
+
+
 @pytest.fixture
 def netns() -> Iterator[str]:
     """Name of a new network namespace with `lo` up."""

@@ -68,7 +68,7 @@ def test_redirections_in_three_forms(cli: Cli, node: Agent, web: str, netns: str
     assert plain[:5] == ["other", "plain", "Excluded", "NotMeshed", "-"]
     assert ours[:5] == ["shop", "web", "Applied", "Redirected", "nftables"]
     assert wide.stdout.splitlines()[0].split()[7:] == [
-        "UID", "NETNS", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT"
+        "UID", "NETNS", "CAME", "CONTAINER", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT"
     ]  # fmt: skip
     assert f"/run/netns/{netns}" in wide.stdout
     assert [row["name"] for row in rows] == ["plain", "web"]
@@ -202,7 +202,7 @@ def test_check_finds_everything_right(cli: Cli, node: Agent, web: str, netns: st
     report = answer(result)
     assert [check for check in checks(report).values() if check["result"] != "success"] == []
     assert [one["categoryName"] for one in report["categories"]] == [
-        "pointsman-node", "pointsman-agent", "pointsman-pods"
+        "pointsman-node", "pointsman-agent", "pointsman-cni", "pointsman-pods"
     ]  # fmt: skip
     assert (report["success"], result.exit_code, text.exit_code) == (True, 0, 0)
     assert "√ all meshed pods are redirected (1 of 1)" in text.stdout

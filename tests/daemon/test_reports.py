@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.stories.node import content, nft, sandbox, table
+from tests.lab.addresses import Family
 from tests.lab.agent import Agent, agent, pod_manifest
 from tests.lab.netns import inside, netns, run, user_netns
 from tests.lab.pod import Pod, pod_and_world
@@ -22,6 +23,9 @@ from tests.lab.way import Probe, laid
 from tests.linkerd_init import COMMANDS
 
 ROOT = Path(__file__).parents[2]
+
+DESTINATION = ("tests/core/discovery/", "tests/destination/", "tests/cases/discovery/")
+"""Tests whose names have ids of other cases: those of the destination service."""
 
 WITHOUT_JSON = """
 import importlib.util, sys
@@ -142,6 +146,35 @@ def test_c08_what_a_nested_container_sends_is_not_inbound(tmp_path: Path) -> Non
         redirected(one, "web", pod.name)
         nested = Probe(direction="in", port=9999, source="172.17.0.2", destination="10.2.3.4")
         assert arrives(pod, nested) == "direct"
+
+
+@pytest.mark.parametrize(("family", "address"), [(4, "127.0.0.1"), (4, "127.0.0.2"), (6, "::1")])
+def test_d02_containers_of_a_pod_meet_on_loopback(tmp_path: Path, family: Family, address: str) -> None:
+    listen = [{"name": "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS", "value": "127.0.0.1:4140,[::1]:4140"}]
+    with pod_and_world() as pod, agent(tmp_path) as one:
+        redirected(one, "web", pod.name, initContainers=[{"name": "linkerd-proxy", "env": listen}])
+        local = Probe(direction="out", port=9000, family=family, destination=address, interface="lo")
+        assert arrives(pod, local) == "direct"
+        assert arrives(pod, Probe(direction="out", port=9000, family=family)) == "out"
+
+
+@pytest.mark.parametrize("ownership", ["auto", "off"])
+def test_d03_an_application_that_calls_its_own_address_meets_itself(tmp_path: Path, ownership: str) -> None:
+    with pod_and_world() as pod, agent(tmp_path, "--table-ownership", ownership) as one:
+        redirected(one, "web", pod.name)
+        for uid in (1000, 2102):
+            own = Probe(direction="out", port=9000, uid=uid, destination=pod.address[4], interface="lo")
+            assert arrives(pod, own) == "direct"
+
+
+def test_d09_the_proxys_own_ports_are_reached_from_any_source(tmp_path: Path) -> None:
+    """From the node's own address, and from one that the node has put in its place."""
+    with pod_and_world() as pod, agent(tmp_path) as one:
+        redirected(one, "web", pod.name)
+        for source in (pod.link("eth0").there[4], "192.0.2.99"):
+            for port in (4190, 4191):
+                assert arrives(pod, Probe(direction="in", port=port, source=source)) == "direct"
+            assert arrives(pod, Probe(direction="in", port=8080, source=source)) == "in"
 
 
 def test_e02_a_pod_without_ipv6_is_fine_and_gets_it_later(tmp_path: Path) -> None:
@@ -281,17 +314,19 @@ def test_libnftables_missing_is_said_in_words(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_page_accounts_for_every_report() -> None:
-    ids = re.findall(r"^\| ([ABCEFGI]\d\d) \|", (ROOT / "docs" / "reports.md").read_text(), re.M)
-    assert len(ids) == len(set(ids)) == 56
+    page = (ROOT / "docs" / "reports.md").read_text()
+    rows = re.findall(r"^\| ([A-GI]\d\d) \| \S.*? \| (.*) \|$", page, re.M)
+    assert len({name for name, _ in rows}) == len(rows) == 61
     listing = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")],
         capture_output=True, text=True, check=False, cwd=ROOT,
     ).stdout  # fmt: skip
-    tested = set(re.findall(r"_([abcefgi]\d\d)(?=_)", " ".join(re.findall(r"::(test_\w+)", listing))))
-    rows = dict(
-        re.findall(
-            r"^\| ([ABCEFGI]\d\d) \| \S.*? \| (.*) \|$", (ROOT / "docs" / "reports.md").read_text(), re.M
-        )
-    )
-    for name, how in rows.items():
-        assert how.startswith("tested") == (name.lower() in tested), name
+    tested: dict[str, set[str]] = {}
+    for file, test in re.findall(r"^(\S+)::(test_\w+)", listing, re.M):
+        if not file.startswith(DESTINATION):
+            for name in re.findall(r"_([a-gi]\d\d)(?=_)", test):
+                tested.setdefault(name.upper(), set()).add(file)
+    for name, how in rows:
+        assert how.startswith("tested") == (name in tested), name
+        if how.startswith("tested"):
+            assert set(re.findall(r"`(tests/\S+)`", how)) <= tested[name], name

@@ -156,7 +156,8 @@ class Catalog:
         self.listed.add(kind)
         if shelf := self._shelves.get(kind):
             present = {shelf.key(item) for item in items}
-            for key in [key for key in shelf.table.of if key not in present]:
+            blamed = [key for name, key in self.complaints if name == kind.__name__]
+            for key in {*shelf.table.of, *blamed} - present:
                 touched |= self._remove(kind, key)
         for item in items:
             touched |= self._put(item)
@@ -186,12 +187,12 @@ class Catalog:
         shelf = self._shelves[kind]
         self.complaints.pop((kind.__name__, key), None)
         before = shelf.table.of.get(key)
-        if before is None:
-            return set()
+        touched: set[Subject] = set()
+        if before is not None:
+            touched.update(shelf.touched(key, before))
+            shelf.table.drop(key)
         if kind is Pod:
             self._redirections.pop(key, None)
-        touched = set(shelf.touched(key, before))
-        shelf.table.drop(key)
         return touched
 
     def _by_namespace(self, name: str, _: NamespaceFacts) -> Iterator[Subject]:
@@ -215,6 +216,7 @@ class Catalog:
         yield from (Subject("address", ip) for ip in pod.ips)
         yield from (Subject("address", ip) for ip, _ in host_ports(pod))
         yield from self._behind((pod.namespace, pod.name))
+        yield from self._meant_by((pod.namespace, pod.name))
 
     def _by_workload(self, key: Name, workload: WorkloadFacts) -> Iterator[Subject]:
         yield from (Subject("address", ip) for ip in workload.ips)
@@ -247,14 +249,17 @@ class Catalog:
         for slices in (self.slices, self.endpoints):
             yield from (Subject("service", name, space) for space, name in slices.services_with(target))
 
+    def _meant_by(self, target: Name) -> Iterator[Subject]:
+        """Who asked for an IP may wait for the pod that slices name there."""
+        for slices in (self.slices, self.endpoints) if self.on_demand else ():
+            yield from (Subject("address", ip) for ip in slices.ips_of(target))
+
     def _waiting_for(self, lack: Lack) -> Iterator[Subject]:
         if lack.what == "address":
             yield Subject("address", lack.name)
             return
-        target = (lack.namespace, lack.name)
-        yield from self._behind(target)
-        for slices in (self.slices, self.endpoints):
-            yield from (Subject("address", ip) for ip in slices.ips_of(target))
+        yield from self._behind((lack.namespace, lack.name))
+        yield from self._meant_by((lack.namespace, lack.name))
 
 
 def _name(item: Object) -> Name:

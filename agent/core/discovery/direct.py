@@ -25,9 +25,9 @@ def at_address(catalog: Catalog, config: Discovery, ip: str, port: int) -> Profi
         return _of_pod(catalog, config, pods, Place(ip, port, mapped=not pods[0].host_network))
     workloads = (catalog.workloads.of[key] for key in catalog.workloads.by_ip[ip])
     declaring = [each for each in workloads if any(number == port for _, number in each.ports)]
+    declaring.sort(key=lambda each: (each.created, each.namespace, each.name), reverse=True)
     if declaring:
-        workload = max(declaring, key=lambda each: (each.created, each.namespace, each.name))
-        answer = workload_address(catalog, config, workload, Place(ip, port))
+        answer = workload_address(catalog, config, declaring[0], Place(ip, port))
         return _profile(*answer, _claimed(ip, [f"{each.namespace}/{each.name}" for each in declaring]))
     lacking = _lacking(catalog, ip)
     return Twofold(lacking=frozenset(lacking)) if lacking else None

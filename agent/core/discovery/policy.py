@@ -7,6 +7,7 @@ import msgspec
 
 from agent.core.discovery.answers import Labels
 from agent.core.discovery.objects import Server
+from agent.core.discovery.untyped import typed
 from agent.core.ports import named
 from agent.core.reasons import Complaint, Reason
 
@@ -58,7 +59,7 @@ def read_server(item: Server) -> tuple[ServerFacts | None, tuple[Complaint, ...]
     raises."""
     metadata = item.metadata
     try:
-        spec = _typed(item.spec, dict, "spec")
+        spec = typed(item.spec, dict, "spec")
         port = spec.get("port")
         if type(port) not in (int, str):
             raise ValueError("spec.port is neither a number nor a name")
@@ -82,29 +83,23 @@ def _selector(spec: dict[str, Any], field: str) -> Selector | None:
     value = spec.get(field)
     if value is None:
         return None
-    selector = _typed(value, dict, field)
-    labels = _typed(selector.get("matchLabels") or {}, dict, f"{field}.matchLabels")
+    selector = typed(value, dict, field)
+    labels = typed(selector.get("matchLabels") or {}, dict, f"{field}.matchLabels")
     for key, wanted in labels.items():
-        _typed(wanted, str, f"{field}.matchLabels.{key}")
-    expressions = _typed(selector.get("matchExpressions") or [], list, f"{field}.matchExpressions")
+        typed(wanted, str, f"{field}.matchLabels[{named([key])}]")
+    expressions = typed(selector.get("matchExpressions") or [], list, f"{field}.matchExpressions")
     return Selector(tuple(sorted(labels.items())), tuple(_expression(each, field) for each in expressions))
 
 
 def _expression(value: object, field: str) -> Expression:
     where = f"{field}.matchExpressions"
-    expression = _typed(value, dict, where)
-    key = _typed(expression.get("key"), str, f"{where}.key")
+    expression = typed(value, dict, where)
+    key = typed(expression.get("key"), str, f"{where}.key")
     operator = expression.get("operator")
-    values = _typed(expression.get("values") or [], list, f"{where}.values")
+    values = typed(expression.get("values") or [], list, f"{where}.values")
     if operator not in _OPERATORS or bool(values) != _OPERATORS[operator]:
         raise ValueError(f"{where} has operator {named([str(operator)])} with {len(values)} values")
-    return Expression(key, operator, tuple(_typed(each, str, f"{where}.values") for each in values))
-
-
-def _typed(value: Any, kind: type, where: str) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"{named([where])} is {named([repr(value)[:40]])}, which is no {kind.__name__}")
-    return value
+    return Expression(key, operator, tuple(typed(each, str, f"{where}.values") for each in values))
 
 
 class Servers:

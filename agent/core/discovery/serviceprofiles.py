@@ -22,6 +22,7 @@ from agent.core.discovery.answers import (
 )
 from agent.core.discovery.objects import ServiceProfile
 from agent.core.discovery.quantities import parse_duration, parse_milli
+from agent.core.discovery.untyped import typed
 from agent.core.ports import named
 from agent.core.reasons import Complaint, Reason
 
@@ -48,7 +49,7 @@ def read_profile(item: ServiceProfile) -> tuple[ProfileFacts, tuple[Complaint, .
     namespace, name = item.metadata.namespace, item.metadata.name
     reading = _Reading(f"ServiceProfile {namespace}/{name}")
     try:
-        spec = _typed({} if item.spec is None else item.spec, dict, "spec")
+        spec = typed({} if item.spec is None else item.spec, dict, "spec")
         facts = ProfileFacts(
             namespace,
             name,
@@ -70,14 +71,14 @@ class _Reading:
         self.complaints: list[Complaint] = []
 
     def route(self, value: object) -> Route:
-        route = _typed(value, dict, "a route")
-        name = _typed(route.get("name") or "", str, "name of a route")
+        route = typed(value, dict, "a route")
+        name = typed(route.get("name") or "", str, "name of a route")
         return Route(
             condition=_request(route.get("condition"), DEEPEST),
             responses=tuple(_response_class(each) for each in _list(route, "responseClasses")),
             labels=(("route", name),),
-            retryable=_typed(route.get("isRetryable") or False, bool, "isRetryable"),
-            timeout=self._timeout(_typed(route.get("timeout") or "", str, "timeout"), name),
+            retryable=typed(route.get("isRetryable") or False, bool, "isRetryable"),
+            timeout=self._timeout(typed(route.get("timeout") or "", str, "timeout"), name),
         )
 
     def _timeout(self, text: str, route: str) -> int:
@@ -94,14 +95,14 @@ def _request(value: object, depth: int) -> Match:
     fields = _condition(value, depth)
     found: list[Match] = []
     if (several := fields.get("all")) is not None:
-        found.append(All(tuple(_request(each, depth - 1) for each in _typed(several, list, "all"))))
+        found.append(All(tuple(_request(each, depth - 1) for each in typed(several, list, "all"))))
     if (several := fields.get("any")) is not None:
-        found.append(AnyOf(tuple(_request(each, depth - 1) for each in _typed(several, list, "any"))))
-    if method := _typed(fields.get("method") or "", str, "method"):
+        found.append(AnyOf(tuple(_request(each, depth - 1) for each in typed(several, list, "any"))))
+    if method := typed(fields.get("method") or "", str, "method"):
         found.append(Method(method.upper()))
     if (other := fields.get("not")) is not None:
         found.append(Not(_request(other, depth - 1)))
-    if regex := _typed(fields.get("pathRegex") or "", str, "pathRegex"):
+    if regex := typed(fields.get("pathRegex") or "", str, "pathRegex"):
         found.append(Path(regex))
     return _together(found)
 
@@ -110,11 +111,11 @@ def _response(value: object, depth: int) -> Match:
     fields = _condition(value, depth)
     found: list[Match] = []
     if (several := fields.get("all")) is not None:
-        found.append(All(tuple(_response(each, depth - 1) for each in _typed(several, list, "all"))))
+        found.append(All(tuple(_response(each, depth - 1) for each in typed(several, list, "all"))))
     if (several := fields.get("any")) is not None:
-        found.append(AnyOf(tuple(_response(each, depth - 1) for each in _typed(several, list, "any"))))
+        found.append(AnyOf(tuple(_response(each, depth - 1) for each in typed(several, list, "any"))))
     if (status := fields.get("status")) is not None:
-        found.append(_status(_typed(status, dict, "status")))
+        found.append(_status(typed(status, dict, "status")))
     if (other := fields.get("not")) is not None:
         found.append(Not(_response(other, depth - 1)))
     return _together(found)
@@ -123,7 +124,7 @@ def _response(value: object, depth: int) -> Match:
 def _condition(value: object, depth: int) -> dict[str, Any]:
     if depth == 0:
         raise ValueError(f"a condition is nested more than {DEEPEST} deep")
-    fields: dict[str, Any] = _typed(value, dict, "a condition")
+    fields: dict[str, Any] = typed(value, dict, "a condition")
     return fields
 
 
@@ -134,25 +135,25 @@ def _together(found: list[Match]) -> Match:
 
 
 def _status(fields: dict[str, Any]) -> Status:
-    low, high = (_typed(fields.get(key) or 0, int, f"status.{key}") for key in ("min", "max"))
+    low, high = (typed(fields.get(key) or 0, int, f"status.{key}") for key in ("min", "max"))
     if any(code and not 100 <= code <= 599 for code in (low, high)) or (low and high and low > high):
         raise ValueError(f"a status range is {named([f'{low}-{high}'])}, beyond 100-599 or upside down")
     return Status(low, high)
 
 
 def _response_class(value: object) -> ResponseClass:
-    fields = _typed(value, dict, "a response class")
-    failure = _typed(fields.get("isFailure") or False, bool, "isFailure")
+    fields = typed(value, dict, "a response class")
+    failure = typed(fields.get("isFailure") or False, bool, "isFailure")
     return ResponseClass(_response(fields.get("condition"), DEEPEST), failure)
 
 
 def _retry_budget(value: object) -> RetryBudget | None:
     if value is None:
         return None
-    fields = _typed(value, dict, "retryBudget")
+    fields = typed(value, dict, "retryBudget")
     ratio = fields.get("retryRatio") or 0.0
     retries = fields.get("minRetriesPerSecond") or 0
-    ttl = parse_duration(_typed(fields.get("ttl") or "", str, "retryBudget.ttl"))
+    ttl = parse_duration(typed(fields.get("ttl") or "", str, "retryBudget.ttl"))
     if type(ratio) not in (int, float) or not 0 <= ratio <= 1e9:
         raise ValueError("retryBudget.retryRatio is no positive number")
     if type(retries) is not int or not 0 <= retries <= _LAST_UINT32:
@@ -163,8 +164,8 @@ def _retry_budget(value: object) -> RetryBudget | None:
 
 
 def _override(value: object) -> tuple[str, int]:
-    fields = _typed(value, dict, "one of dstOverrides")
-    authority = _typed(fields.get("authority") or "", str, "authority")
+    fields = typed(value, dict, "one of dstOverrides")
+    authority = typed(fields.get("authority") or "", str, "authority")
     weight = fields.get("weight")
     text = "0" if weight is None else weight if isinstance(weight, str) else repr(weight)
     milli = None if isinstance(weight, bool) else parse_milli(text)
@@ -174,15 +175,5 @@ def _override(value: object) -> tuple[str, int]:
 
 
 def _list(fields: dict[str, Any], key: str) -> list[Any]:
-    found: list[Any] = _typed(fields.get(key) or [], list, key)
+    found: list[Any] = typed(fields.get(key) or [], list, key)
     return found
-
-
-def _typed(value: Any, kind: type, what: str) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        shown = "missing" if value is None else named([repr(value)[:40]])
-        raise ValueError(f"{what} is {shown}: it shall be {_WORDS[kind]}")
-    return value
-
-
-_WORDS = {dict: "an object", list: "a list", str: "a text", int: "an integer", bool: "true or false"}

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from agent.core.ports import LAST_PORT, named
+from agent.core.ports import LAST_PORT
 
 DEFAULT_PORT = 80
 _LONGEST_LABEL = 63
+_LONGEST_NAME = 253
 _PORT = re.compile(r"\+?0*([1-9][0-9]{0,4})")
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
@@ -59,12 +60,12 @@ def parse_authority(path: str, cluster_domain: str) -> Target:
     labels = host.split(".")
     suffix = ["svc", *cluster_domain.split(".")]
     if len(labels) <= len(suffix) or labels[-len(suffix) :] != suffix:
-        raise Invalid(f"cannot resolve {named([host])}: it is no name under svc.{cluster_domain}, and no IP")
+        raise Invalid(f"cannot resolve {_shown(host)}: it is no name under svc.{cluster_domain}, and no IP")
     labels = labels[: -len(suffix)]
     if len(labels) not in (2, 3):
-        raise Invalid(f"cannot resolve {named([host])}: write SERVICE.NAMESPACE.svc.{cluster_domain}")
+        raise Invalid(f"cannot resolve {_shown(host)}: write SERVICE.NAMESPACE.svc.{cluster_domain}")
     if not all(1 <= len(label) <= _LONGEST_LABEL for label in labels):
-        raise Invalid(f"cannot resolve {named([host])}: a label of a name has 1-{_LONGEST_LABEL} characters")
+        raise Invalid(f"cannot resolve {_shown(host)}: a label of a name has 1-{_LONGEST_LABEL} characters")
     *hostname, service, namespace = labels
     return ServiceTarget(service, namespace, "".join(hostname), port)
 
@@ -113,11 +114,15 @@ def split_host_port(text: str) -> tuple[str, str] | None:
 def _split(path: str) -> tuple[str, int]:
     parts = split_host_port(path)
     if parts is None:
-        raise Invalid(f"cannot read {named([path])}: write HOST:PORT, an IPv6 address as [IP]:PORT")
+        raise Invalid(f"cannot read {_shown(path)}: write HOST:PORT, an IPv6 address as [IP]:PORT")
     match = _PORT.fullmatch(parts[1])
     if match is None or int(match[1]) > LAST_PORT:
-        raise Invalid(f"cannot read {named([path])}: a port is a number of 1-{LAST_PORT}")
+        raise Invalid(f"cannot read {_shown(path)}: a port is a number of 1-{LAST_PORT}")
     return parts[0], int(match[1])
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_NAME else f"{text[:60]}...")
 
 
 def _client(fields: dict[str, Any]) -> Client | None:

@@ -14,7 +14,6 @@ from tests.cases.discovery.schema import PodText, ProfileText, ServerText
 from tests.cases.discovery.world import Key, Unplayable, World
 
 OPAQUE_PORTS = "config.linkerd.io/opaque-ports"
-GATEWAY_IDENTITY = "mirror.linkerd.io/remote-gateway-identity"
 KINDS = {
     "service": "Service",
     "slice": "EndpointSlice",

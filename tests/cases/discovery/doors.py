@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 
@@ -71,7 +72,7 @@ def lie(client: Client) -> str:
 
 
 @contextlib.asynccontextmanager
-async def relay(name: str, port: int):  # type: ignore[no-untyped-def]
+async def relay(name: str, port: int) -> AsyncIterator[str]:
     """A unix socket whose connections lead to loopback inside the namespace; yields it as a gRPC target.
 
     A gRPC client makes its sockets in threads of its own, which live in the host's namespace.

@@ -26,10 +26,9 @@ async def play(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
     if outcome.status != "ok" or not in_pod or case.id in PLAIN_ONLY:
         return outcome
     second = await _bounded(case, cases, in_pod=True)
-    if second.status == "FAIL":
-        return Outcome(
-            case.id, case.title, "FAIL", f"through the in-pod listener: {second.detail}", second.notes
-        )
+    if second.status != "ok":
+        detail = f"through the in-pod listener: {second.detail}"
+        return Outcome(case.id, case.title, "FAIL", detail, second.notes)
     return Outcome(case.id, case.title, "ok", f"{outcome.detail}, twice", outcome.notes)
 
 
@@ -48,12 +47,12 @@ async def _bounded(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outc
 
 
 async def _played(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outcome:
-    if case.id in STORIES:
+    if not case.calls or case.prose or case.data is not None:
+        if case.id not in STORIES:
+            return Outcome(case.id, case.title, "skip", "no procedure for this id")
         bench = Bench(case, cases, in_pod=in_pod)
         await STORIES[case.id](bench)
         return _outcome(case, *bench.runs)
-    if not case.calls or case.prose or case.data is not None:
-        return Outcome(case.id, case.title, "skip", "no procedure for this id")
     async with running(case, case.objects, in_pod=in_pod) as run:
         run.world.noted["client namespace"] = parse_token(case.calls[0].token).namespace
         await run.open(*case.calls)

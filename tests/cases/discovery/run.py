@@ -48,10 +48,19 @@ class Run:
 
     async def open(self, *calls: Call) -> list[Stream]:
         """Open these calls at once and wait for the first answer to each, for some seconds at most."""
+        opened = await self.begin_calls(*calls)
+        await self.answered()
+        return opened
+
+    async def begin_calls(self, *calls: Call) -> list[Stream]:
+        """Open these calls, and wait for nothing."""
         opened = [await self._doors.open(call) for call in calls]
         self.streams.extend(opened)
-        await _until(lambda: all(stream.answered for stream in opened), LIMIT)
         return opened
+
+    async def answered(self) -> None:
+        """Wait until every stream has an answer, for some seconds at most."""
+        await _until(lambda: all(stream.answered for stream in self.streams), LIMIT)
 
     async def get(self, path: str, token: str = "") -> Stream:
         return (await self.open(Call("Get", path, token)))[0]
@@ -62,7 +71,6 @@ class Run:
     def begin(self) -> None:
         """From here on, messages count as caused by the next step."""
         self.scene.since = {id(stream): len(stream.view.seen) for stream in self.streams}
-        self.scene.silent = False
 
     async def act(self, change: Callable[[World], None]) -> None:
         """Change the objects, and let the change have its effects."""
@@ -79,6 +87,7 @@ class Run:
 
     async def expect(self, items: tuple[Any, ...], streams: list[Stream] | None = None) -> bool:
         """Wait until everything holds and stays so; what does not is a failure. False after any."""
+        self.scene.silent = False
         checks = self._checks(items, self.streams if streams is None else streams)
         self.checks += len(checks)
         began = time.monotonic()

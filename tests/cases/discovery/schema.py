@@ -140,7 +140,10 @@ class ConfigText(
         "require_redirection": "requireRedirection",
     },
 ):
-    """`cfg` of a case; the defaults are the base config of the notation."""
+    """`cfg` of a case; the defaults are the base config of the notation.
+
+    `node`: the agent's own, of whose pods the case tells the redirection.
+    """
 
     cluster_domain: str = "cluster.test"
     trust_domain: str = "mesh.test"

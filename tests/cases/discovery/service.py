@@ -1,5 +1,6 @@
 """The destination service of one case: the product's catalog, hub and listeners, wired as the daemon does."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -27,12 +28,21 @@ from tests.lab.netns import inside
 PORT = 4186
 """Where the listener in a pod's namespace is."""
 
+_CLOSED = 10.0
+"""Seconds within which a listener is closed, whatever its clients do."""
+
 TYPES: dict[str, type[objects.Object]] = {kind: getattr(objects, kind) for kind in KINDS}
 
 
 def decoded(item: Manifest) -> objects.Object:
     """A manifest as the product's sources hand it out. Raises msgspec.ValidationError."""
     return msgspec.convert(item, type=TYPES[item["kind"]])
+
+
+async def _closed(listener: Listener) -> None:
+    """Close it. Raises TimeoutError when that does not end."""
+    async with asyncio.timeout(_CLOSED):
+        await listener.close("the case has ended")
 
 
 class Answers:
@@ -79,7 +89,7 @@ class Service:
     async def stop(self) -> None:
         """End every call, and close every listener."""
         while self._listeners:
-            await self._listeners.pop().close("the case has ended")
+            await _closed(self._listeners.pop())
 
     @contextlib.asynccontextmanager
     async def listener(self, name: str, client: Client) -> AsyncIterator[None]:
@@ -93,7 +103,7 @@ class Service:
         finally:
             if opened in self._listeners:
                 self._listeners.remove(opened)
-                await opened.close("the pod has ended")
+                await _closed(opened)
 
     def watch(self, change: Change) -> None:
         """Take in one change; once every kind is listed, calls are answered."""

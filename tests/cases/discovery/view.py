@@ -41,7 +41,7 @@ class View:
 
     @property
     def opaque(self) -> bool | None:
-        """What a proxy takes the port for: the profile's word, or the hint of all addresses. None: no word."""
+        """What a proxy takes the port for: the profile's word, or all addresses' hint. None: no word."""
         if self.method == "Profile":
             return None if self.profile is None else bool(self.profile["opaque_protocol"])
         hints = {address["hint"] == "opaque" for address in self.addresses.values()}

@@ -125,6 +125,7 @@ class World:
 
     def drop(self, key: Key) -> None:
         self.gone[key] = self.items.pop(key)
+        self.redirection.pop(key, None)
         self._say(Dropped(copy.deepcopy(self.gone[key])))
 
     def recreate(self, key: Key, change: Callable[[Manifest], None] | None = None) -> None:

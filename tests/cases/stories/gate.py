@@ -1,6 +1,5 @@
 """What our plugin answers to the runtime: the result of those before it, and nothing to a DEL."""
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -25,7 +24,8 @@ def deleted_twice(case: Case) -> Findings:
     """C14: what is known of the container goes with the first DEL; the second is as well."""
     findings = Findings()
     with gated(case) as (one, runtime), netns() as first, netns() as second:
-        gone, kept = container(first, manifest(case, None)), container(second, manifest(case, None, "kept"))
+        gone = container(first, manifest(case, None))
+        kept = container(second, manifest(case, None, f"not-{gone.key.name}"))
         for each in (gone, kept):
             one.put(each.pod)
             done = runtime.add(each)
@@ -69,12 +69,12 @@ def previous_result(case: Case) -> Findings:
         netns() as third,
     ):
         meshed = container(first, manifest(case, None))
-        others = container(second, manifest(case, None, "plain", spec=plain))
-        for each in (meshed, others):
+        other = container(second, manifest(case, None, f"{meshed.key.name}-plain", spec=plain))
+        for each in (meshed, other):
             one.put(each.pod)
             one.wait(lambda each=each: one.pod(str(each.key)), f"news of {each.key}")
-        unknown = container(third, manifest(case, None, "unknown"))
-        for each in (meshed, others, unknown):
+        unknown = container(third, manifest(case, None, f"{meshed.key.name}-unknown"))
+        for each in (meshed, other, unknown):
             findings.failures += _printed(runtime, each, versions, f"of {each.key}", logs=False)
         expect(findings, table(first), "the meshed pod has no rules")
         expect(findings, not table(second) + table(third), "another pod has rules")

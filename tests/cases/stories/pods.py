@@ -10,6 +10,7 @@ from agent.core.redirect import derive
 from tests.cases.findings import Findings
 from tests.cases.model import Case
 from tests.cases.stories.node import content, descriptors_of, netfilter_sockets, nft, sandbox, table
+from tests.cases.stories.runtime import PREVIOUS, container, gated
 from tests.cases.stories.stage import (
     complaints,
     expect,
@@ -30,10 +31,13 @@ from tests.lab.way import Probe
 
 
 def not_meshed(case: Case) -> Findings:
-    """P01: nothing is written, and nothing is held."""
-    findings = Findings(notes=["what ADD prints belongs to the CNI gate"])
-    with netns() as pod, running(case) as one:
+    """P01: nothing is written, and nothing is held; ADD prints what the plugins before came to."""
+    findings = Findings()
+    with netns() as pod, gated(case) as (one, runtime):
         status = settle(one, manifest(case, pod), "NotMeshed")
+        done = runtime.add(container(pod, manifest(case, None)))
+        printed = (done.code, done.out, done.err) == (0, PREVIOUS.encode(), "")
+        expect(findings, printed, f"ADD is {done}, expected prevResult and nothing else")
         expect(findings, status["phase"] == "Excluded", f"its phase is {status['phase']}, expected Excluded")
         expect(findings, not nft(pod, "list", "ruleset"), "something was written into its netns")
         expect(findings, not netfilter_sockets(pod), "a socket into its netns is kept")
@@ -53,11 +57,13 @@ def standing(case: Case) -> Findings:
 
 
 def native_sidecar(case: Case) -> Findings:
-    """P03: as any meshed pod, and never held back: its proxy runs before the application's containers."""
-    findings = Findings(notes=["that it is installed at ADD belongs to the CNI gate"])
+    """P03: at ADD, as any meshed pod, and never held back: its proxy runs before the application does."""
+    findings = Findings()
     for flags in ((), ("--before-proxy", "hold")):
-        with netns() as pod, running(case, *flags) as one:
-            settle(one, manifest(case, pod), "Redirected")
+        with netns() as pod, gated(case, *flags) as (one, runtime):
+            settle(one, manifest(case, None), "NetnsMissing")
+            done = runtime.add(container(pod, manifest(case, None)))
+            expect(findings, done.code == 0, f"ADD is {done}")
             for rule in ("in-redirect", "out-redirect"):
                 expect(findings, rule in table(pod), f"no rule {rule} with {flags or 'defaults'}")
     return findings
@@ -178,16 +184,23 @@ def before_the_proxy(case: Case) -> Findings:
 
 
 def excluded_namespace(case: Case) -> Findings:
-    """P09: the agent answers as the pure core does, which both of its paths ask."""
-    findings = Findings(notes=["one function answers both paths; the CNI path is not run here"])
+    """P09: the agent answers as the pure core does, by the manifest as by ADD."""
+    findings = Findings()
     derivation = derive(case.pod, case.namespace, case.defaults, case.kubernetes_ports)
     named = case.pod.metadata.namespace in case.defaults.exclude_namespaces
     expected = "NamespaceExcluded" if named else "Redirected"
     have = str(derivation.excluded or "Redirected")
     expect(findings, have == expected, f"the core says {have}, expected {expected}")
-    with netns() as pod, running(case) as one:
+    with netns() as pod, netns() as other, gated(case) as (one, runtime):
         settle(one, manifest(case, pod), expected)
-        expect(findings, bool(table(pod)) is not named, f"it is {expected}, and its table says otherwise")
+        added = manifest(case, None, f"{case.pod.metadata.name}-added")
+        settle(one, added, "NamespaceExcluded" if named else "NetnsMissing")
+        done = runtime.add(container(other, added))
+        expect(findings, done.code == 0, f"ADD is {done}")
+        expect(findings, one.reason(key(added)) == expected, f"after ADD it is {one.reason(key(added))}")
+        for each in (pod, other):
+            told = f"it is {expected}, and its table says otherwise"
+            expect(findings, bool(table(each)) is not named, told)
     if case.defaults.exclude_namespaces:
         with netns() as pod, running(case) as one:
             beside = manifest(case, pod, "beside")

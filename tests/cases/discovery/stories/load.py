@@ -24,6 +24,8 @@ _MOVING = 10
 _GROWTH_MIB = 20
 _OPENED = 10.0
 """Seconds within which thousands of streams have been opened from one process."""
+_SPREAD = 5.0
+"""Seconds over which thousands of calls are spread."""
 _STEP = 1.0
 """Seconds within which every client that reads has the newest state."""
 
@@ -128,7 +130,13 @@ async def mass_subscription(bench: Bench) -> None:
     policy = [{"server": f"s{n}", "sel": {"app": f"a{n}"}, "port": 80} for n in range(servers)]
     async with bench.run(*pods, *policy) as run:
         run.prompt = _OPENED
-        streams = await run.open(*(Call("Profile", f"{pod['ip'][0]}:80") for pod in pods))
+        calls = [Call("Profile", f"{pod['ip'][0]}:80") for pod in pods]
+        began = time.monotonic()
+        for start in range(0, count, _BATCH):
+            await run.begin_calls(*calls[start : start + _BATCH])
+            await asyncio.sleep(began + _SPREAD * (start + _BATCH) / count - time.monotonic())
+        await run.answered()
+        streams = run.streams
         first = sorted(stream.view.seen[0].after for stream in streams if stream.view.seen)
         run.checks += len(streams)
         if len(first) < len(streams):
