@@ -25,7 +25,8 @@ setup:
 shim: $(SHIM)
 
 $(SHIM): agent/cni/shim.c
-	$(SHIM_CC) $(SHIM_CFLAGS) -o $@ $<
+	$(SHIM_CC) $(SHIM_CFLAGS) -o $@.new $<
+	mv $@.new $@
 
 demo: setup
 	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)

@@ -76,6 +76,11 @@ def _cni(state: NodeState) -> Iterator[Metric]:
         "Sandboxes that the container runtime has told of and not ended.",
         state.cni.attachments,
     )
+    yield GaugeMetricFamily(
+        "pointsman_cni_unknown_pods",
+        "Pods that the gate let through, and that their source does not know still.",
+        len(state.cni.strangers),
+    )
     if state.cni.chain is not None:
         yield GaugeMetricFamily(
             "pointsman_cni_installed",

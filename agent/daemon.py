@@ -29,9 +29,11 @@ from agent.cni.ledger import Ledger
 from agent.cni.watch import Watch
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
+from agent.core.lifecycle import Redirection
 from agent.core.names import PodKey
 from agent.core.objects import Event
 from agent.core.reasons import Reason
+from agent.destinations import Destinations
 from agent.files.source import FilesSource
 from agent.gate import Gate
 from agent.journal import Journal
@@ -42,7 +44,9 @@ from agent.node.keeper import CannotClean, Keeper
 from agent.node.leftovers import Leftover, LegacyToolFailed, LegacyToolMissing
 from agent.node.lock import WriterLock
 from agent.node.nft.channel import NftError
+from agent.node.notes import Changed, Closed
 from agent.node.trial import Trial
+from agent.pod_listeners import PodListeners
 from agent.settings import Settings
 from agent.state import CniState, NodeState, PodState, Stranger
 from agent.watchdog import Watchdog
@@ -73,10 +77,14 @@ class Daemon:
         self.registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self.registry.register(collector)
-        self.enforcer = Enforcer(self.cluster, policy(settings), self.registry, Journal().changed)
+        self.enforcer = Enforcer(self.cluster, policy(settings), self.registry, self._told)
+        self._journal = Journal()
         self.registry.register(StateCollector(self._snapshot))
         self.lock = WriterLock(settings.lock_path)
-        self.gate = Gate(self.enforcer, Ledger(settings.attachments_dir), settings.unknown_wait)
+        self.destinations = Destinations(settings.answering, self.registry)
+        self.listeners = PodListeners(self.destinations, self.enforcer, settings.answering.port)
+        ledger = Ledger(settings.attachments_dir)
+        self.gate = Gate(self.enforcer, ledger, settings.unknown_wait, self.listeners.ensure)
         self.calls = Calls(self.gate, self.enforcer, self.lock, settings.run_dir, self.registry)
         self.watch = Watch(Installer(settings.cni), self._chain_news) if settings.cni is not None else None
         self._chain_changes = Counter(
@@ -112,6 +120,7 @@ class Daemon:
             calls = rooms.create_task(self.calls.run())
             works = [self._pump, self._become_writer, self._beat]
             works += [self.watch.run] if self.watch is not None else []
+            works += [self._answer] if self.settings.answering.enabled else []
             others = [rooms.create_task(work()) for work in works]
             await self._stop.wait()
             log.info("stopping")
@@ -119,6 +128,8 @@ class Daemon:
             await self.calls.close()
             for task in others:
                 task.cancel()
+            await self.listeners.close()
+            await self.destinations.close()
             # Last, and awaited by the group: it gives back the sockets that own the tables.
             enforcing.cancel()
 
@@ -126,7 +137,18 @@ class Daemon:
         self.gate.restore()
         async for event in self._source.events():
             self.enforcer.wake(self.cluster.apply(event))
+            self.destinations.apply(event)
             self.gate.news()
+
+    async def _answer(self) -> None:
+        await self.destinations.open()
+        await self.listeners.follow_all()
+
+    def _told(self, keeper: Keeper, note: Changed | Closed, status: Redirection) -> None:
+        if isinstance(note, Changed):
+            self._journal.changed(keeper, note.before, status)
+            self.destinations.redirection(keeper.uid, status)
+        self.listeners.follow(keeper)
 
     async def _become_writer(self) -> None:
         if self.settings.observe:
@@ -215,6 +237,7 @@ class Daemon:
             origins=derivation.origins if derivation else {},
             shadowed=derivation.shadowed if derivation else {},
             counters=self.enforcer.tally.of(keeper.uid),
+            destination=self.listeners.state(keeper),
             container=attached.container_id if attached is not None else "",
             let_through=attached is not None and attached.let_through,
         )

@@ -7,7 +7,7 @@ What is decided is in core/gate.py; here it is awaited.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from agent.core.names import made_from_name
 from agent.core.objects import Pod
 from agent.core.reasons import Reason
 from agent.node.enforcer import Enforcer
+from agent.node.keeper import Keeper
 from agent.node.nft.channel import NftError
 
 PATIENCE = 8.0
@@ -31,14 +32,22 @@ log = structlog.get_logger("cni")
 class Gate:
     """Answers the verbs of CNI. Each gives the word by which it is counted, and raises CniError to refuse.
 
-    `unknown_wait`: seconds that a pod is waited for which the source does not know.
+    `unknown_wait`: seconds that a pod is waited for which the source does not know. `prepare`: what else a
+    redirected pod needs before it starts.
     """
 
-    def __init__(self, enforcer: Enforcer, ledger: Ledger, unknown_wait: float) -> None:
+    def __init__(
+        self,
+        enforcer: Enforcer,
+        ledger: Ledger,
+        unknown_wait: float,
+        prepare: Callable[[Keeper], Awaitable[None]],
+    ) -> None:
         self._enforcer = enforcer
         self._duty = enforcer.duty
         self._ledger = ledger
         self._unknown_wait = unknown_wait
+        self._prepare = prepare
         self._news = asyncio.Event()
 
     def news(self) -> None:
@@ -199,6 +208,7 @@ class Gate:
         if judge(status) is not Answer.PASS:
             raise CniError(Code.LATER, *refusal(pod.key, status))
         if status.reason is Reason.REDIRECTED:
+            await self._prepare(keeper)
             return "redirected"
         return "unmeshed" if status.reason in UNMESHED else "waived"
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from agent.cni.install import Inspection
+from agent.core.discovery.asked import Asks
 from agent.core.lifecycle import Redirection
 from agent.core.spec import Origin, RedirectSpec
 from agent.core.tally import Counters
@@ -36,6 +37,15 @@ class CniState(msgspec.Struct, frozen=True, rename="camel"):
     left: bool = False
 
 
+class PodAsks(msgspec.Struct, frozen=True, rename="camel"):
+    """Whom a pod asks for destinations: the agent (`us`), the `central` controller, or `nobody` that its
+    manifest names. `port`: of our listener in the pod, 0 for none; `problem`: why there is none."""
+
+    asks: Asks
+    port: int = 0
+    problem: str = ""
+
+
 class PodState(msgspec.Struct, frozen=True, rename="camel"):
     """One pod. `differences` of the status are what the last look found and what was put right.
     `netns_from`: who told of its netns, "" while nobody has: the runtime by CNI, its manifest, or the scan of
@@ -57,6 +67,7 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
     addresses: tuple[str, ...] = ()
     container: str = ""
     let_through: bool = False
+    destination: PodAsks | None = None
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,6 +10,8 @@ import click
 
 from agent import log
 from agent.cli import defaults, options
+from agent.cli.answering import answering
+from agent.cli.answering import options as destination_options
 from agent.cli.install_cni import cni_options, settings_of_run
 from agent.cli.types import Address, Seconds
 from agent.daemon import Daemon
@@ -109,6 +111,7 @@ from agent.settings import Settings
     "has the flags from --conf-dir to --shim.",
 )
 @cni_options
+@destination_options
 @defaults.options
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> None:
@@ -118,6 +121,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     chained = settings_of_run(ctx, values)
     settings = Settings(
         defaults=node_defaults,
+        answering=answering(values, node_defaults),
         cni=chained if values.pop("install_cni") else None,
         owned_tables=values.pop("table_ownership") == "auto",
         discover=values.pop("discovery"),

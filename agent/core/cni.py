@@ -20,6 +20,7 @@ LATEST = VERSIONS[-1]
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _IFNAME = re.compile(r"[^/:\s\0]{1,15}")
 _LONGEST_ID = 200
+_QUOTES = " \t\n\"'"
 
 
 class Verb(StrEnum):
@@ -80,7 +81,7 @@ class _Runtime(msgspec.Struct):
 
 
 class _Version(msgspec.Struct, rename="camel"):
-    cni_version: str = LATEST
+    cni_version: str | None = None
 
 
 class _Conf(_Version, rename="camel"):
@@ -108,13 +109,13 @@ def parse(environment: Mapping[str, str], stdin: bytes) -> Request:
         _check(attachment)
     attachment = _named(attachment, arguments(environment.get("CNI_ARGS", "")))
     valid = frozenset((v.container_id, v.ifname) for v in conf.valid) if conf.valid is not None else None
-    return Request(verb, conf.cni_version, attachment, valid if verb is Verb.GC else None)
+    return Request(verb, conf.cni_version or LATEST, attachment, valid if verb is Verb.GC else None)
 
 
 def arguments(text: str) -> dict[str, str]:
     """CNI_ARGS, `KEY=VALUE;...` in any order; values may be quoted, what is no pair is left out."""
-    pairs = (entry.partition("=") for entry in text.split(";"))
-    return {key.strip(): value.strip().strip('"') for key, equals, value in pairs if equals}
+    pairs = (entry.partition("=") for entry in text.strip(_QUOTES).split(";"))
+    return {key.strip(): value.strip(_QUOTES) for key, equals, value in pairs if equals}
 
 
 def error_object(version: str, error: CniError) -> bytes:
@@ -132,7 +133,7 @@ def error_object(version: str, error: CniError) -> bytes:
 def version_of(stdin: bytes) -> str:
     """The version of a configuration, the latest one where it cannot be read."""
     try:
-        return msgspec.json.decode(stdin, type=_Version).cni_version
+        return msgspec.json.decode(stdin, type=_Version).cni_version or LATEST
     except (msgspec.DecodeError, UnicodeDecodeError):
         return LATEST
 

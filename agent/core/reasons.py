@@ -64,6 +64,7 @@ class Reason(StrEnum):
     IPV6_NOT_REDIRECTED = "IPv6NotRedirected"
     SECONDARY_INTERFACE = "SecondaryInterface"
     INIT_MISMATCH = "InitResultMismatch"
+    PORT_CLASH = "PortClash"
     # The node's CNI configuration
     CNI_OVERWRITTEN = "CniConfigOverwritten"
     CNI_CONTESTED = "CniConfigContested"
@@ -250,6 +251,10 @@ MEANINGS = {
     Reason.INIT_MISMATCH: _complaint(
         "linkerd-init reports success, and its rules were not complete in the kernel; ours are in place.",
         "nothing to do; remove linkerd-init by installing Linkerd with cniEnabled=true",
+    ),
+    Reason.PORT_CLASH: _complaint(
+        "The port at which the pod's proxy asks for destinations belongs to the pod's own application.",
+        "give the proxy another one in LINKERD2_PROXY_DESTINATION_SVC_ADDR, or move the application's",
     ),
     Reason.CNI_OVERWRITTEN: _complaint(
         "Another program took our entry out of the CNI configuration, or changed the shim; it is back.",

@@ -1,19 +1,17 @@
-"""The calls of one listener: who asks, what is asked, and what the answers go through.
+"""The calls of one listener: who asks, and what is asked.
 
 Nothing here knows HTTP/2: an engine hands in the bytes of a request and a call to write to, and turns
 CallEnded into a status.
 """
 
-from functools import partial
-
 from google.protobuf.message import DecodeError
 
 from agent.core.discovery.targets import Client, parse_token
-from agent.destination.budget import Budget, Call, Limits
+from agent.destination.budget import Budget, Limits
 from agent.destination.hub import Hub
 from agent.destination.metrics import Code, Method, Metrics
 from agent.destination.proto.destination_pb2 import GetDestination
-from agent.destination.stream import Stream
+from agent.destination.stream import Call
 from agent.destination.topic import CallEnded
 
 
@@ -24,30 +22,26 @@ class Audience:
         self._hub = hub
         self._client = client
         self._budget = Budget(limits, metrics)
-        self._streams: set[Stream] = set()
         self._ending = ""
 
     async def serve(self, method: Method, request: bytes, call: Call) -> None:
         """Answer one call for as long as it is open. Ends with CallEnded, or by cancellation."""
         if self._ending:
             raise CallEnded(Code.UNAVAILABLE, self._ending)
-        self._budget.enter()
+        self._budget.check()
+        path, client = self._read(request)
+        stream = self._hub.subscribe(method, path, client, call, self._budget)
+        self._budget.streams.add(stream)
         try:
-            path, client = self._read(request)
-            stream = self._hub.subscribe(method, path, client)
-            self._streams.add(stream)
-            try:
-                await stream.run(partial(self._budget.write, call))
-            finally:
-                self._streams.discard(stream)
-                self._hub.unsubscribe(stream)
+            await stream.run()
         finally:
-            self._budget.leave()
+            self._budget.streams.discard(stream)
+            self._hub.unsubscribe(stream)
 
     def end(self, reason: str) -> None:
         """End all calls, held ones too, with UNAVAILABLE, and all that still come."""
         self._ending = reason
-        for stream in self._streams:
+        for stream in self._budget.streams:
             stream.end(reason)
 
     def _read(self, request: bytes) -> tuple[str, Client]:

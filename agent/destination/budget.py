@@ -24,12 +24,17 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Spender(Protocol):
-    """A stream, as its budget sees it. `writing`: bytes of the message being written, 0 = none; `since`: when
-    that began (the loop's clock). `drop` ends the call at once, without a word to a client that does not read.
+    """A stream, as its budget sees it.
+
+    `writing`: bytes of the message being written, 0 = none; `since`: when that began (the loop's clock).
+    `end` has the call end with UNAVAILABLE; `drop` ends it at once, without a word to a client that does not
+    read.
     """
 
     writing: int
     since: float
+
+    def end(self, reason: str) -> None: ...
 
     def drop(self) -> None: ...
 

@@ -15,14 +15,16 @@ from agent.core.discovery.answers import Address, Ended, Endpoints, Lack, Profil
 from agent.core.discovery.config import Discovery
 from agent.core.discovery.targets import Client, Invalid, Target, parse_authority
 from agent.destination.address import Encoder
+from agent.destination.budget import Budget
 from agent.destination.encode import snapshot
 from agent.destination.metrics import Code, Holdings, Method, Metrics
 from agent.destination.profile import encode_profile
-from agent.destination.stream import Stream
+from agent.destination.stream import Call, Stream
 from agent.destination.topic import Over, Question, State, Topic, Version
 
 SLICE = 0.005
 """Seconds of work on topics before the event loop does other things, for as long again."""
+LONGEST_REST = 0.05
 
 log = structlog.get_logger("destination")
 
@@ -78,9 +80,9 @@ class Hub:
         """What open streams wait for."""
         return frozenset().union(*(topic.lacking for topic in self._topics.values()))
 
-    def subscribe(self, method: Method, path: str, client: Client) -> Topic:
-        """The topic for a call. CallEnded when there never can be an answer. It is kept for as long as it has
-        streams: the caller adds its own, and unsubscribes it."""
+    def subscribe(self, method: Method, path: str, client: Client, call: Call, budget: Budget) -> Stream:
+        """A stream of answers to `call`, to be run and then unsubscribed. CallEnded when there is no answer,
+        and never can be."""
         asker = Client(node=client.node) if method is Method.GET else Client(namespace=client.namespace)
         question = Question(method, path, asker)
         topic = self._topics.get(question)
@@ -94,7 +96,9 @@ class Hub:
         elif topic in self._stale:
             # The picture has moved on already: a new client is not told what is no longer so.
             self._refresh(topic, self._stale.pop(topic))
-        return topic
+        stream = Stream(topic, self._metrics.tallies[method], call, budget)
+        topic.streams.add(stream)
+        return stream
 
     def unsubscribe(self, stream: Stream) -> None:
         """A stream has ended. The topic goes with its last one."""
@@ -136,7 +140,7 @@ class Hub:
             self._refresh(topic, self._stale.pop(topic))
             now = self._loop.time()
         # Events and streams get at least as much of the loop as this.
-        self._rested = now + (now - began)
+        self._rested = now + min(now - began, LONGEST_REST)
         if self._stale:
             self._timer = self._loop.call_at(self._rested, self._work)
 

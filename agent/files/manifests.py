@@ -9,13 +9,40 @@ from typing import Any
 
 import msgspec
 
+from agent.core.discovery.objects import (
+    ConfigMap,
+    Endpoints,
+    EndpointSlice,
+    ExternalWorkload,
+    Job,
+    Node,
+    ReplicaSet,
+    Server,
+    ServiceProfile,
+)
 from agent.core.objects import Namespace, Object, Pod, Service
 from agent.files.documents import documents
 
 # Wider than Kubernetes' own rule, and narrow enough for NAMESPACE/NAME and for a log line.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
-KINDS: dict[str, type[Object]] = {"Pod": Pod, "Namespace": Namespace, "Service": Service}
+KINDS: tuple[type[Object], ...] = (
+    Namespace,
+    Node,
+    ConfigMap,
+    Service,
+    EndpointSlice,
+    Endpoints,
+    Server,
+    ServiceProfile,
+    ExternalWorkload,
+    ReplicaSet,
+    Job,
+    Pod,
+)
+"""Kinds that are read, in the order in which a picture of them is best given: pods last."""
+
+_BY_NAME = {kind.__name__: kind for kind in KINDS}
 
 
 class ManifestError(Exception):
@@ -23,7 +50,7 @@ class ManifestError(Exception):
 
 
 def parse(text: str) -> tuple[Object, ...]:
-    """All pods, namespaces and services of the text, in order. Other kinds are passed over."""
+    """All objects of KINDS in the text, in order. Other kinds are passed over."""
     try:
         found = documents(text)
     except ValueError as error:
@@ -59,7 +86,7 @@ def _is_list(document: dict[str, Any]) -> bool:
 
 
 def _convert(manifest: dict[str, Any], number: int) -> Object | None:
-    kind = KINDS.get(manifest["kind"])
+    kind = _BY_NAME.get(manifest["kind"])
     if kind is None:
         return None
     where = f"document {number} ({manifest['kind']})"

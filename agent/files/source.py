@@ -20,8 +20,8 @@ import msgspec
 import structlog
 
 from agent.core.names import NETNS
-from agent.core.objects import Drop, Event, Namespace, Object, Pod, Put, Replace, Service
-from agent.files.manifests import ManifestError, parse
+from agent.core.objects import Drop, Event, Object, Pod, Put, Replace
+from agent.files.manifests import KINDS, ManifestError, parse
 
 SUFFIXES = (".yaml", ".yml", ".json")
 PERIOD = 1.0
@@ -55,7 +55,7 @@ class FilesSource:
         try:
             self._watch(inotify)
             self._objects = await asyncio.to_thread(self._read)
-            for kind in (Namespace, Service, Pod):
+            for kind in KINDS:
                 yield Replace(kind, tuple(o for o in self._objects.values() if isinstance(o, kind)))
             while True:
                 await _woken_or_late(woken, self._period)

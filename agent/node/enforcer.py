@@ -40,15 +40,16 @@ log = structlog.get_logger("enforcer")
 
 
 class Enforcer:
-    """Pods of this node -> kernel state. `changed(keeper, before, now)` is called after each change of
-    a pod's status. Everything here runs on the loop; the kernel's work runs on `Kernel`'s lanes."""
+    """Pods of this node -> kernel state. `told(keeper, note, status)` is called after each change of a
+    pod's status, and after its netns was given back. Everything here runs on the loop; the kernel's work
+    runs on `Kernel`'s lanes."""
 
     def __init__(
         self,
         cluster: Cluster,
         policy: Policy,
         registry: CollectorRegistry,
-        changed: Callable[[Keeper, Redirection, Redirection], None],
+        told: Callable[[Keeper, Changed | Closed, Redirection], None],
     ) -> None:
         self.keepers: dict[str, Keeper] = {}
         self.kernel = Kernel(policy.owned_tables)
@@ -57,7 +58,7 @@ class Enforcer:
         self.metrics = Metrics(registry)
         self._cluster = cluster
         self._policy = policy
-        self._changed = changed
+        self._listener = told
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes = Wakes(self._kernel_news)
         self._scanner = Scanner(policy.proc)
@@ -215,17 +216,21 @@ class Enforcer:
                 if counters:
                     self.tally.seen(keeper.uid, counters)
                 self.tally.ended(keeper.uid)
+                self._pass_on(keeper, note)
             case Visited(sight=sight, seconds=seconds):
                 self.metrics.visited(sight, seconds)
                 if sight is not None and sight.lost:
                     self.tally.lost(keeper.uid, sight.lost)
                 if sight is not None and sight.counters:
                     self.tally.seen(keeper.uid, sight.counters)
-            case Changed(before=before):
-                # Not at once: a pod's start may be waiting for what comes next.
-                asyncio.get_running_loop().call_soon(self._changed, keeper, before, keeper.status)
+            case Changed():
+                self._pass_on(keeper, note)
             case Blocked(owner=owner) if owner in self._tasks:
                 self._tasks[owner].cancel()
+
+    def _pass_on(self, keeper: Keeper, note: Changed | Closed) -> None:
+        # Not at once: a pod's start may be waiting for what comes next.
+        asyncio.get_running_loop().call_soon(self._listener, keeper, note, keeper.status)
 
     def _kernel_news(self, uid: str) -> None:
         keeper = self.keepers.get(uid)

@@ -44,8 +44,8 @@ def test_case(outcomes: dict[str, Outcome], case_id: str) -> None:
     assert outcome.notes == (), "every item of the file is checked"
 
 
-WEB = "{svc: web, ip: [10.96.0.1], ports: [- 80]}"
-SLICE = "{slice: w, of: web, ports: [- 80], eps: [10.1.0.11 pod=a]}"
+WEB = "{svc: web, ip: [10.96.0.1], ports: ['- 80']}"
+SLICE = "{slice: w, of: web, ports: ['- 80'], eps: [10.1.0.11 pod=a]}"
 POD = "{pod: a, ip: [10.1.0.11], mesh: true}"
 GET = f"objects: [{WEB}, {SLICE}, {POD}], call: Get web.shop.svc.cluster.test:80"
 PROFILE = f"objects: [{WEB}, {POD}], call: Profile 10.1.0.11:80"

@@ -339,9 +339,11 @@ def test_a_pod_that_nobody_knows_and_then_somebody_does(cli: Cli, tmp_path: Path
         add(one, "web", f"/run/netns/{netns}")
         unknown = of(gate(cli, one.run_dir), "every pod that the gate let through")
         code = cli("check", "--run-dir", one.run_dir).exit_code
+        assert "pointsman_cni_unknown_pods 1.0" in one.ask("GET", "/metrics")
         one.put(pod_manifest("web", uid=UID))
         one.wait_reason("default/web", "Redirected")
         known = gate(cli, one.run_dir)
+        assert "pointsman_cni_unknown_pods 0.0" in one.ask("GET", "/metrics")
 
     assert unknown[:2] == (
         "warning",

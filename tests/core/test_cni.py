@@ -27,6 +27,8 @@ ENVIRONMENT = {
         ("K8S_POD_NAME=a; K8S_POD_NAMESPACE=n ;X=1;;Y", "a", "n", ""),
         ("K8S_POD_NAME=a", "a", "default", ""),
         ("K8S_POD_NAME=a;K8S_POD_NAME=b", "b", "default", ""),
+        ('"K8S_POD_NAME=a;K8S_POD_NAMESPACE=n"', "a", "n", ""),
+        ("K8S_POD_NAME='a';K8S_POD_NAMESPACE='n'", "a", "n", ""),
     ],
 )
 def test_the_pod_is_read_from_arguments_in_any_form(text: str, name: str, namespace: str, uid: str) -> None:
@@ -89,6 +91,7 @@ def test_an_error_speaks_the_version_of_its_configuration() -> None:
     assert json.loads(error_object("9.9.9", error))["cniVersion"] == "1.1.0"
     assert "details" not in json.loads(error_object("1.0.0", CniError(Code.LATER, "no")))
     assert (version_of(b'{"cniVersion": "0.3.1"}'), version_of(b"junk")) == ("0.3.1", "1.1.0")
+    assert version_of(b'{"cniVersion": null}') == parse(ENVIRONMENT, b'{"cniVersion": null}').version == "1.1.0"
 
 
 @given(st.dictionaries(st.sampled_from([*ENVIRONMENT, "OTHER"]), st.text()), st.binary())

@@ -19,8 +19,13 @@ def promtool() -> str:
 
 
 def scrape(directory: Path) -> str:
-    """A page with every family on it: a pod redirected, drifted, repaired, with complaints."""
-    with netns() as name, agent(directory, "--table-ownership", "off", "--listeners", "0.2") as one:
+    """A page with every family on it: a pod redirected, drifted, repaired, with complaints, and a CNI
+    configuration that is kept."""
+    flags = ("--table-ownership", "off", "--listeners", "0.2", "--install-cni")
+    place = ("--conf-dir", str(directory / "net.d"), "--bin-dir", str(directory / "bin"))
+    (directory / "net.d").mkdir()
+    (directory / "net.d" / "10-net.conflist").write_text('{"name": "net", "plugins": [{"type": "ptp"}]}')
+    with netns() as name, agent(directory, *flags, *place) as one:
         one.put(pod_manifest("web", name))
         one.wait_reason("default/web", "Redirected")
         run("ip", "netns", "exec", name, "nft", "flush", "ruleset")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.core.objects import Drop, Event, Namespace, Pod, Put, Replace, Service
-from agent.files.manifests import ManifestError, parse
+from agent.core.objects import Drop, Event, Pod, Put, Replace
+from agent.files.manifests import KINDS, ManifestError, parse
 from agent.files.source import FilesSource
 
 
@@ -32,10 +32,10 @@ class Stream:
             return await anext(self._events)
 
     async def start(self) -> tuple[Pod, ...]:
-        first = [await self.next(30) for _ in range(3)]
-        assert [type(event) for event in first] == [Replace] * 3
-        assert [event.kind for event in first if isinstance(event, Replace)] == [Namespace, Service, Pod]
-        last = first[2]
+        first = [await self.next(30) for _ in KINDS]
+        assert [type(event) for event in first] == [Replace] * len(KINDS)
+        assert [event.kind for event in first if isinstance(event, Replace)] == [*KINDS]
+        last = first[-1]
         assert isinstance(last, Replace)
         return last.items
 
@@ -193,7 +193,7 @@ def test_numbers_in_annotations_are_taken_as_text() -> None:
 
 
 def test_lists_and_several_documents() -> None:
-    listed = "kind: List\nitems: [{kind: Pod, metadata: {name: a}}, {kind: ConfigMap}]\n"
+    listed = "kind: List\nitems: [{kind: Pod, metadata: {name: a}}, {kind: Secret}]\n"
     text = f"{listed}---\nkind: Namespace\nmetadata: {{name: n}}\n"
     assert [item.metadata.name for item in parse(text)] == ["a", "n"]
 

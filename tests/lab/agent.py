@@ -80,6 +80,7 @@ class Agent:
                     "--source", f"files:{self.manifests}",
                     "--run-dir", str(self.run_dir),
                     "--admin-address", "",
+                    "--diagnostics-address", "",
                     "--log-format", "json",
                     *self._flags,
                 ],

@@ -6,7 +6,8 @@ from agent.core.discovery.answers import WEIGHT, Address, Hint, Labels
 from agent.core.discovery.catalog import Catalog
 from agent.core.discovery.config import Discovery
 from agent.core.discovery.opacity import Opacity, opaque_pod, opaque_workload
-from agent.core.discovery.pods import PodFacts, ProxyPorts
+from agent.core.discovery.pods import PodFacts
+from agent.core.discovery.proxies import ProxyPorts
 from agent.core.discovery.slices import SliceFacts
 from agent.core.discovery.workloads import WorkloadFacts
 from agent.core.reasons import Reason

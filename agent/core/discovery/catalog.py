@@ -223,15 +223,16 @@ class Catalog:
         yield from self._behind(key)
 
     def _by_server(self, _: Name, server: ServerFacts) -> Iterator[Subject]:
-        groups = self.pods.groups(server.namespace)
-        for labels in groups if server.pods is not None else ():
-            if server.pods is not None and server.pods.matches(dict(labels)):
-                for uid in groups[labels]:
-                    yield from self._by_pod(uid, self.pods.of[uid])
-        for key in self.workloads.by_namespace[server.namespace] if server.workloads is not None else ():
-            workload = self.workloads.of[key]
-            if server.workloads is not None and server.workloads.matches(dict(workload.labels)):
-                yield from self._by_workload(key, workload)
+        if server.pods is not None:
+            groups = self.pods.groups(server.namespace)
+            selected = (labels for labels in groups if server.pods.matches(dict(labels)))
+            for uid in (uid for labels in selected for uid in groups[labels]):
+                yield from self._by_pod(uid, self.pods.of[uid])
+        if server.workloads is not None:
+            for key in self.workloads.by_namespace[server.namespace]:
+                workload = self.workloads.of[key]
+                if server.workloads.matches(dict(workload.labels)):
+                    yield from self._by_workload(key, workload)
 
     def _by_profile(self, key: Name, _: ProfileFacts) -> Iterator[Subject]:
         labels = key[1].split(".")

@@ -1,7 +1,5 @@
 """Endpoints that are asked for directly: who is at an address, ready or not."""
 
-from collections.abc import Iterable
-
 from agent.core.discovery.addresses import Place, plain_address, pod_address, workload_address
 from agent.core.discovery.answers import Address, Lack, Profile, RetryBudget, Twofold
 from agent.core.discovery.catalog import Catalog
@@ -18,17 +16,13 @@ from agent.core.reasons import Complaint, Reason
 def at_address(catalog: Catalog, config: Discovery, ip: str, port: int) -> Profile | Twofold | None:
     """Who is at an IP: a pod by its own, a pod by a port of its node, or an ExternalWorkload by a port that
     it declares. None when nobody is known there; held while there may be somebody."""
-    pods = _claiming(catalog, catalog.pods.by_ip[ip])
-    if pods:
+    if pods := catalog.pods.claiming(catalog.pods.by_ip[ip]):
         return _of_pod(catalog, config, pods, Place(ip, port))
-    if pods := _claiming(catalog, catalog.pods.by_host_port[ip, port]):
+    if pods := catalog.pods.claiming(catalog.pods.by_host_port[ip, port]):
         return _of_pod(catalog, config, pods, Place(ip, port, mapped=not pods[0].host_network))
-    workloads = (catalog.workloads.of[key] for key in catalog.workloads.by_ip[ip])
-    declaring = [each for each in workloads if any(number == port for _, number in each.ports)]
-    declaring.sort(key=lambda each: (each.created, each.namespace, each.name), reverse=True)
-    if declaring:
-        answer = workload_address(catalog, config, declaring[0], Place(ip, port))
-        return _profile(*answer, _claimed(ip, [f"{each.namespace}/{each.name}" for each in declaring]))
+    if workloads := catalog.workloads.at(ip, port):
+        answer = workload_address(catalog, config, workloads[0], Place(ip, port))
+        return _profile(*answer, _claimed(ip, [f"{each.namespace}/{each.name}" for each in workloads]))
     lacking = _lacking(catalog, ip)
     return Twofold(lacking=frozenset(lacking)) if lacking else None
 
@@ -73,12 +67,6 @@ def _of_entry(catalog: Catalog, config: Discovery, entry: Entry, port: int) -> P
     if pod is None or pod.finished:
         return bare(config, ips[0], port)
     return _of_pod(catalog, config, [pod], Place(ips[0], port))
-
-
-def _claiming(catalog: Catalog, uids: Iterable[str]) -> list[PodFacts]:
-    """The pods that may be there, the one that is first."""
-    pods = (catalog.pods.of[uid] for uid in uids)
-    return sorted((pod for pod in pods if not pod.finished), key=lambda pod: pod.precedence, reverse=True)
 
 
 def _of_pod(catalog: Catalog, config: Discovery, pods: list[PodFacts], place: Place) -> Profile:

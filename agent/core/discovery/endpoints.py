@@ -31,7 +31,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     def precedence(self) -> tuple[object, ...]:
         """Of candidates with one IP and port, the greatest is the one that is sent."""
         pod, workload = self.pod, self.workload
-        key = pod.precedence if pod is not None else (False, False, False, "", "")
+        key = pod.precedence if pod is not None else (False, False, "")
         name = workload.name if workload is not None else ""
         return (pod is not None, workload is not None, key, name, self.slice.name)
 

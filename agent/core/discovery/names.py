@@ -17,3 +17,6 @@ REDIRECTED = "pointsman.io/Redirected"
 
 ENV_OPAQUE = "LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION"
 """The opaque ports that a proxy was started with."""
+
+ENV_DESTINATION = "LINKERD2_PROXY_DESTINATION_SVC_ADDR"
+"""Whom a proxy asks for destinations."""

@@ -8,12 +8,13 @@ import msgspec
 
 from agent.core import names
 from agent.core.discovery.answers import Labels
-from agent.core.discovery.names import CONTROL_PLANE_NS, ENV_OPAQUE, POD_TEMPLATE_HASH, REDIRECTED
+from agent.core.discovery.names import CONTROL_PLANE_NS, POD_TEMPLATE_HASH, REDIRECTED
 from agent.core.discovery.opaque import read_opaque
+from agent.core.discovery.proxies import ProxyPorts, read_proxy
 from agent.core.discovery.targets import canonical_ip
 from agent.core.meta import Metadata
-from agent.core.objects import Container, Pod
-from agent.core.ports import PortSet, list_complaints, named, parse_listen, parse_ports
+from agent.core.objects import Pod
+from agent.core.ports import PortSet, list_complaints, named, parse_ports
 from agent.core.reasons import Complaint, Reason
 
 Redirected = Literal["", "redirected", "failed"]
@@ -32,14 +33,6 @@ class Port(msgspec.Struct, frozen=True, gc=False):
     name: str
     number: int
     host: int
-
-
-class ProxyPorts(msgspec.Struct, frozen=True, gc=False):
-    """Ports of a pod's proxy; 0 = not said, so that the node's default holds."""
-
-    inbound: int = 0
-    admin: int = 0
-    control: int = 0
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
@@ -76,9 +69,9 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     condition_reason: str
 
     @property
-    def precedence(self) -> tuple[bool, bool, bool, str, str]:
+    def precedence(self) -> tuple[bool, bool, str]:
         """The greatest of several pods that claim one address or name is the one that has it."""
-        return (not self.finished, not self.terminating, self.running, self.created, self.uid)
+        return (not self.terminating, self.running, self.created)
 
 
 SHARED = ("labels", "ports", "proxy", "opaque", "skip", "owner")
@@ -113,7 +106,6 @@ class _Reading:
         self.pod = pod
         self.where = f"Pod {pod.key}"
         self.complaints: list[Complaint] = []
-        self.proxy = next((each for each in pod.all_containers if each.name == names.PROXY_CONTAINER), None)
 
     def facts(self) -> PodFacts:
         pod, metadata = self.pod, self.pod.metadata
@@ -144,7 +136,7 @@ class _Reading:
             ports=ports,
             control_plane=control_plane,
             template=dict(labels).get(POD_TEMPLATE_HASH, ""),
-            proxy=self._proxy_ports(self.proxy, meshed=bool(control_plane)),
+            proxy=self._proxy(meshed=bool(control_plane)),
             opaque=opaque,
             skip=self._skip(),
             disabled=_SWITCH.get(pod.annotations.get(names.REDIRECT, "").strip()),
@@ -195,42 +187,18 @@ class _Reading:
             entry.name == names.PROXY_CONTAINER and entry.state and entry.state.running for entry in statuses
         )
 
-    def _proxy_ports(self, proxy: Container | None, *, meshed: bool) -> ProxyPorts | None:
-        if proxy is None:
-            if meshed:
-                message = f"cannot take it for meshed ({self.where}): it has no container linkerd-proxy"
-                remedy = "restart the pod so that it is injected, or remove the label"
-                self.complaints.append(Complaint(Reason.INVALID_OBJECT, CONTROL_PLANE_NS, message, remedy))
-            return None
-        env = {variable.name: variable.value or "" for variable in proxy.env or ()}
-        self._compare_opaque(env)
-        return ProxyPorts(
-            self._proxy_port(env, names.ENV_INBOUND, names.INBOUND_PORT),
-            self._proxy_port(env, names.ENV_ADMIN, names.ADMIN_PORT),
-            self._proxy_port(env, names.ENV_CONTROL, names.CONTROL_PORT),
-        )
-
-    def _proxy_port(self, env: dict[str, str], variable: str, annotation: str) -> int:
-        if listen := parse_listen(env.get(variable, "")):
-            return listen[0].port
-        what = f"read a port from {named([env[variable]])}" if variable in env else "find the variable"
-        message = f"cannot {what} ({self.where}): the annotation or the default is used"
-        remedy = "let the injector set it: an address with a port, such as 0.0.0.0:4143"
-        self.complaints.append(Complaint(Reason.INVALID_PROXY_SETTING, variable, message, remedy))
-        ports = parse_ports(self.pod.annotations.get(annotation)).ports.ranges
-        low, high = ports[0] if len(ports) == 1 else (0, 0)
-        return low if low == high else 0
-
-    def _compare_opaque(self, env: dict[str, str]) -> None:
-        """A proxy keeps the list that it was started with, whatever its pod is annotated with later."""
-        asked, _ = read_opaque(self.pod.annotations, {}, self.where)
-        if asked is None or ENV_OPAQUE not in env:
-            return
-        started = parse_ports(env[ENV_OPAQUE]).ports
-        if missing := [text for text in asked.elements() if not _covers(started, text)]:
-            message = f"cannot have {named(missing)} opaque at the proxy ({self.where}): it began without it"
-            remedy = "restart the pod, or create a Server with proxyProtocol opaque for the port"
-            self.complaints.append(Complaint(Reason.SETTINGS_DISAGREE, ENV_OPAQUE, message, remedy))
+    def _proxy(self, *, meshed: bool) -> ProxyPorts | None:
+        pod = self.pod
+        proxy = next((each for each in pod.all_containers if each.name == names.PROXY_CONTAINER), None)
+        if proxy is not None:
+            ports, complaints = read_proxy(proxy, pod.annotations, self.where)
+            self.complaints += complaints
+            return ports
+        if meshed:
+            message = f"cannot take it for meshed ({self.where}): it has no container linkerd-proxy"
+            remedy = "restart the pod so that it is injected, or remove the label"
+            self.complaints.append(Complaint(Reason.INVALID_OBJECT, CONTROL_PLANE_NS, message, remedy))
+        return None
 
     def _skip(self) -> PortSet | None:
         text = self.pod.annotations.get(names.SKIP_INBOUND_PORTS)
@@ -247,7 +215,3 @@ class _Reading:
                     return "failed", condition.reason or ""
                 return ("redirected" if condition.status == "True" else ""), ""
         return "", ""
-
-
-def _covers(ports: PortSet, element: str) -> bool:
-    return str(ports | parse_ports(element).ports) == str(ports)

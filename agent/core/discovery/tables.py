@@ -10,55 +10,17 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent.core.discovery.answers import Labels
+from agent.core.discovery.multimap import Multimap, Place, move
 from agent.core.discovery.pods import SHARED, Owner, PodFacts
 from agent.core.discovery.services import ServiceFacts
 from agent.core.discovery.slices import SliceFacts, TargetRef
 from agent.core.discovery.workloads import WorkloadFacts
 
 K = TypeVar("K", bound=Hashable)
-V = TypeVar("V", bound=Hashable)
 F = TypeVar("F")
 
 Name = tuple[str, str]
 """Namespace and name."""
-
-
-class Multimap(Generic[K, V]):
-    """Sets of values by key. A few are kept in a tuple, a quarter of a set's size; empty keys vanish."""
-
-    FEW = 8
-
-    def __init__(self) -> None:
-        self._values: dict[K, tuple[V, ...] | set[V]] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._values)
-
-    def __getitem__(self, key: K) -> tuple[V, ...] | set[V]:
-        """The values of a key in no order, none for a key that is not there. Not to be changed."""
-        return self._values.get(key, ())
-
-    def add(self, key: K, value: V) -> None:
-        values = self._values.get(key, ())
-        if isinstance(values, set):
-            values.add(value)
-        elif value not in values:
-            more = (*values, value)
-            self._values[key] = more if len(more) <= self.FEW else set(more)
-
-    def discard(self, key: K, value: V) -> None:
-        values = self._values.get(key, ())
-        if isinstance(values, set):
-            values.discard(value)
-        else:
-            values = tuple(each for each in values if each != value)
-        if values:
-            self._values[key] = values
-        else:
-            self._values.pop(key, None)
 
 
 class Table(Generic[K, F]):
@@ -86,32 +48,20 @@ class Pods:
         self._by_labels: dict[str, Multimap[Labels, str]] = {}
 
     def put(self, uid: str, pod: PodFacts) -> None:
-        self.drop(uid)
         pod = self._sharing(pod)
+        before = self.of.get(uid)
+        self._by_labels.setdefault(pod.namespace, Multimap())
+        move(uid, self._places(before), self._places(pod))
         self.of[uid] = pod
-        self.by_name.add((pod.namespace, pod.name), pod.uid)
-        for ip in pod.ips if not pod.host_network else ():
-            self.by_ip.add(ip, pod.uid)
-        for host_port in host_ports(pod):
-            self.by_host_port.add(host_port, pod.uid)
-        if pod.owner is not None:
-            self.by_owner.add((pod.namespace, pod.owner), pod.uid)
-        self._by_labels.setdefault(pod.namespace, Multimap()).add(pod.labels, pod.uid)
+        if before is not None and not self._by_labels[before.namespace]:
+            del self._by_labels[before.namespace]
 
     def drop(self, uid: str) -> None:
         pod = self.of.pop(uid, None)
         if pod is None:
             return
-        self.by_name.discard((pod.namespace, pod.name), uid)
-        for ip in pod.ips:
-            self.by_ip.discard(ip, uid)
-        for host_port in host_ports(pod):
-            self.by_host_port.discard(host_port, uid)
-        if pod.owner is not None:
-            self.by_owner.discard((pod.namespace, pod.owner), uid)
-        labels = self._by_labels[pod.namespace]
-        labels.discard(pod.labels, uid)
-        if not labels:
+        move(uid, self._places(pod), ())
+        if not self._by_labels[pod.namespace]:
             del self._by_labels[pod.namespace]
 
     def groups(self, namespace: str) -> Multimap[Labels, str]:
@@ -122,14 +72,28 @@ class Pods:
         groups = self.groups(name)
         return (uid for labels in groups for uid in groups[labels])
 
-    def first(self, uids: tuple[str, ...] | set[str]) -> PodFacts | None:
-        """The one of these that has what they all claim; None of none."""
-        return max((self.of[uid] for uid in uids), key=lambda pod: pod.precedence, default=None)
+    def claiming(self, uids: Iterable[str]) -> list[PodFacts]:
+        """Those of these that are not finished; the first has what they all claim. Of equals, it is the one
+        that came last."""
+        pods = [self.of[uid] for uid in uids if not self.of[uid].finished]
+        return sorted(pods, key=lambda pod: pod.precedence)[::-1]
 
     def named(self, ref: TargetRef) -> PodFacts | None:
         """The pod that a slice means: the one of that UID, else who bears the name now."""
         uids = self.by_name[ref.namespace, ref.name]
-        return self.of[ref.uid] if ref.uid in uids else self.first(uids)
+        if len(uids) == 1 or ref.uid in uids:
+            return self.of[ref.uid if ref.uid in uids else next(iter(uids))]
+        return next(iter(self.claiming(uids)), None)
+
+    def _places(self, pod: PodFacts | None) -> Iterator[Place]:
+        if pod is None:
+            return
+        yield self.by_name, (pod.namespace, pod.name)
+        yield from ((self.by_ip, ip) for ip in pod.ips if not pod.host_network)
+        yield from ((self.by_host_port, each) for each in host_ports(pod))
+        if pod.owner is not None:
+            yield self.by_owner, (pod.namespace, pod.owner)
+        yield self._by_labels[pod.namespace], pod.labels
 
     def _sharing(self, pod: PodFacts) -> PodFacts:
         """The same pod, made of the parts of another pod of its owner where they are equal."""
@@ -164,17 +128,14 @@ class Services:
 
     def put(self, key: Name, service: ServiceFacts) -> None:
         self._forget(key)
-        self._take_out(key)
+        move(key, self._places(self.of.get(key)), self._places(service))
         self.of[key] = service
-        self.by_namespace.add(service.namespace, key)
-        for ip in service.ips:
-            self.by_ip.add(ip, key)
 
     def drop(self, key: Name) -> None:
-        service = self._take_out(key)
+        service = self.of.pop(key, None)
         if service is None:
             return
-        self._forget(key)
+        move(key, self._places(service), ())
         self.departed[key] = msgspec.structs.replace(service, opaque=None)
         self._departed_from.update((ip, key) for ip in service.ips)
         if len(self.departed) > self.REMEMBERED:
@@ -184,13 +145,10 @@ class Services:
         """The Service that was the last to have this IP, if it is remembered."""
         return self._departed_from.get(ip)
 
-    def _take_out(self, key: Name) -> ServiceFacts | None:
-        service = self.of.pop(key, None)
+    def _places(self, service: ServiceFacts | None) -> Iterator[Place]:
         if service is not None:
-            self.by_namespace.discard(service.namespace, key)
-            for ip in service.ips:
-                self.by_ip.discard(ip, key)
-        return service
+            yield self.by_namespace, service.namespace
+            yield from ((self.by_ip, ip) for ip in service.ips)
 
     def _forget(self, key: Name) -> None:
         service = self.departed.pop(key, None)
@@ -213,24 +171,11 @@ class Slices:
         self._by_ip: Multimap[str, Name] = Multimap()
 
     def put(self, key: Name, facts: tuple[SliceFacts, ...]) -> None:
-        self.drop(key)
+        move(key, self._places(self.of.get(key, ())), self._places(facts))
         self.of[key] = facts
-        for one in facts:
-            self._by_service.add((one.namespace, one.service), key)
-            for entry in one.entries:
-                if entry.ref is not None:
-                    self._by_target.add((entry.ref.namespace, entry.ref.name), key)
-                    for ip in entry.ips if self._with_ips else ():
-                        self._by_ip.add(ip, key)
 
     def drop(self, key: Name) -> None:
-        for one in self.of.pop(key, ()):
-            self._by_service.discard((one.namespace, one.service), key)
-            for entry in one.entries:
-                if entry.ref is not None:
-                    self._by_target.discard((entry.ref.namespace, entry.ref.name), key)
-                    for ip in entry.ips if self._with_ips else ():
-                        self._by_ip.discard(ip, key)
+        move(key, self._places(self.of.pop(key, ())), ())
 
     def of_service(self, service: Name) -> list[SliceFacts]:
         """The slices of a Service in ascending order of their names."""
@@ -251,6 +196,14 @@ class Slices:
         """What slices say that is at an IP; nothing is known `with_ips` False."""
         return {ref for ref, ips in self._entries(self._by_ip[ip]) if ip in ips}
 
+    def _places(self, facts: tuple[SliceFacts, ...]) -> Iterator[Place]:
+        for one in facts:
+            yield self._by_service, (one.namespace, one.service)
+            for entry in one.entries:
+                if entry.ref is not None:
+                    yield self._by_target, (entry.ref.namespace, entry.ref.name)
+                    yield from ((self._by_ip, ip) for ip in entry.ips if self._with_ips)
+
     def _entries(self, keys: Iterable[Name]) -> Iterator[tuple[TargetRef, tuple[str, ...]]]:
         for key in keys:
             for one in self.of[key]:
@@ -266,15 +219,19 @@ class Workloads:
         self.by_namespace: Multimap[str, Name] = Multimap()
 
     def put(self, key: Name, workload: WorkloadFacts) -> None:
-        self.drop(key)
+        move(key, self._places(self.of.get(key)), self._places(workload))
         self.of[key] = workload
-        self.by_namespace.add(workload.namespace, key)
-        for ip in workload.ips:
-            self.by_ip.add(ip, key)
 
     def drop(self, key: Name) -> None:
-        workload = self.of.pop(key, None)
+        move(key, self._places(self.of.pop(key, None)), ())
+
+    def at(self, ip: str, port: int) -> list[WorkloadFacts]:
+        """Those that declare a port at an IP, the newest first; of equals, the one that came last."""
+        found = (self.of[key] for key in self.by_ip[ip])
+        declaring = [each for each in found if any(number == port for _, number in each.ports)]
+        return sorted(declaring, key=lambda each: each.created)[::-1]
+
+    def _places(self, workload: WorkloadFacts | None) -> Iterator[Place]:
         if workload is not None:
-            self.by_namespace.discard(workload.namespace, key)
-            for ip in workload.ips:
-                self.by_ip.discard(ip, key)
+            yield self.by_namespace, workload.namespace
+            yield from ((self.by_ip, ip) for ip in workload.ips)

@@ -72,7 +72,7 @@ def create_server(match: Words, world: World) -> None:
     namespace = re.search(r"in namespace (\S+)", words)
     text = ServerText(
         server=match["name"] or "server",
-        ns=namespace[1] if namespace else None,
+        ns=namespace[1] if namespace else world.namespace,
         sel=yaml.safe_load(selector[1]) if selector else None,
         port=_port(port[1]) if port else 80,
         proto=protocol[1] if protocol else "opaque",
@@ -217,7 +217,7 @@ def second_pod(match: Words, world: World) -> None:
         item = world.items[key]
         if item["status"]["phase"] == "Running":
             ips = [each["ip"] for each in item["status"]["podIPs"]]
-            world.add(PodText(pod=match["name"], ip=ips, mesh=True))
+            world.add(PodText(pod=match["name"], ns=key.namespace, ip=ips, mesh=True))
             return
     raise Unplayable("there is no live pod yet")
 
@@ -225,8 +225,16 @@ def second_pod(match: Words, world: World) -> None:
 def host_port_pod(match: Words, world: World) -> None:
     labels: dict[str, Any] = yaml.safe_load("{" + match["label"] + "}")
     hosts = [each.strip() for each in match["ips"].split(",")]
-    text = PodText(pod=match["name"], labels=labels, ip="10.1.0.18", hostip=hosts, ports=[match["port"]])
-    world.add(text)
+    world.add(
+        PodText(
+            pod=match["name"],
+            ns=world.namespace,
+            labels=labels,
+            ip="10.1.0.18",
+            hostip=hosts,
+            ports=[match["port"]],
+        )
+    )
 
 
 def repair(match: Words, world: World) -> None:

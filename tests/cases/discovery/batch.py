@@ -1,6 +1,8 @@
 """Play the cases of a file, several at a time; those that load the machine have it to themselves."""
 
 import asyncio
+import signal
+import sys
 from collections.abc import Iterator
 
 from tests.cases.discovery.case import Case, cases
@@ -12,6 +14,9 @@ from tests.cases.model import CaseError
 
 _AT_ONCE = 6
 """Most of a case is waiting for silence."""
+_LATE = 0.5
+_ENDED = 10.0
+"""Seconds that cases which are stopped may take to put everything away."""
 
 
 def outcomes(entries: tuple[Entry, ...], only: set[str], *, in_pod: bool) -> Iterator[Outcome]:
@@ -21,12 +26,16 @@ def outcomes(entries: tuple[Entry, ...], only: set[str], *, in_pod: bool) -> Ite
     chosen = {name: case for name, case in known.items() if not only or name in only}
     titles = {entry.id: str(entry.data.get("title", "")) for entry in entries}
     with asyncio.Runner() as runner:
+        stopped = runner.run(_stopped())
         tasks = runner.run(_begin([each for each in playable if each.id in chosen], playable, in_pod=in_pod))
         for name, case in chosen.items():
             if isinstance(case, CaseError):
                 yield Outcome(name, titles[name], "FAIL", str(case))
             else:
-                yield runner.run(_result(tasks[name]))
+                yield runner.run(_result(name, tasks, stopped))
+        # What is left of calls that were cancelled comes to their loop late; gRPC stumbles over a closed one,
+        # and then no other loop of this process hears of anything.
+        runner.run(asyncio.sleep(_LATE))
 
 
 async def _begin(
@@ -50,5 +59,30 @@ async def _begin(
     return tasks
 
 
-async def _result(task: asyncio.Task[Outcome]) -> Outcome:
-    return await task
+async def _stopped() -> asyncio.Future[int]:
+    """Done with the number of the signal that ends this process.
+
+    Python's own handlers run in the midst of whatever the loop does, and gRPC does not survive an exit there.
+    """
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop, stopped, number)
+    return stopped
+
+
+def _stop(stopped: asyncio.Future[int], number: int) -> None:
+    if not stopped.done():
+        stopped.set_result(number)
+
+
+async def _result(
+    name: str, tasks: dict[str, asyncio.Task[Outcome]], stopped: asyncio.Future[int]
+) -> Outcome:
+    await asyncio.wait({tasks[name], stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if stopped.done():
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.wait(tasks.values(), timeout=_ENDED)
+        sys.exit(128 + stopped.result())
+    return tasks[name].result()

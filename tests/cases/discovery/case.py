@@ -25,6 +25,7 @@ _CALL = re.compile(
     r"(?P<method>Get|Profile) (?P<path>\[[^\]]+\]\S*|[^\s()]+)"
     r"(?: \((?P<client>[^)]*)\)| without nodeName)?(?P<twice> x2)?"
 )
+_NAMED = re.compile(r"\.(?P<namespace>[^.]+)\.svc\.")
 _LINK = "another cluster"
 _LIKE = re.compile(r"like (?P<id>\w+)(?: (?:plus|but|with|without)? ?(?P<change>.+))?")
 
@@ -59,6 +60,12 @@ class Case(msgspec.Struct, frozen=True):
     data: Any
     call: str
     prose: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which a name of the first call is, "" when it asks for an address."""
+        match = _NAMED.search(self.calls[0].path) if self.calls else None
+        return match["namespace"] if match else ""
 
     @property
     def multicluster(self) -> bool:

@@ -82,8 +82,8 @@ def owner(written: str) -> Manifest:
     return {"kind": kind, "name": name, "uid": f"{kind}-{name}".lower(), "controller": True}
 
 
-def endpoint(written: str) -> Manifest:
-    """One endpoint of a slice: `IP pod=P host=H zone=Z hint=Z1+Z2 ready=true|false|-`."""
+def endpoint(written: str, namespace: str = NAMESPACE) -> Manifest:
+    """One endpoint of a slice in `namespace`: `IP pod=P host=H zone=Z hint=Z1+Z2 ready=true|false|-`."""
     ip, *words = written.split()
     found: Manifest = {"addresses": [ip], "conditions": {"ready": True}}
     for word in words:
@@ -91,7 +91,7 @@ def endpoint(written: str) -> Manifest:
         match key:
             case "pod" | "ew":
                 kind = "Pod" if key == "pod" else "ExternalWorkload"
-                found["targetRef"] = {"kind": kind, "name": value, "namespace": NAMESPACE}
+                found["targetRef"] = {"kind": kind, "name": value, "namespace": namespace}
             case "host":
                 found["hostname"] = value
             case "zone":
@@ -176,7 +176,7 @@ def _slice(text: SliceText) -> Manifest:
     eps = plain_addresses(int(many["count"])) if many else text.eps
     first = eps[0].split()[0] if eps else ""
     found["addressType"] = text.fam or ("IPv6" if ":" in first else "IPv4")
-    found["endpoints"] = [endpoint(each) for each in eps]
+    found["endpoints"] = [endpoint(each, text.ns or NAMESPACE) for each in eps]
     # An API server stores an empty list as null.
     found["ports"] = [slice_port(each) for each in text.ports] if text.ports else None
     return found

@@ -55,6 +55,7 @@ async def _played(case: Case, cases: tuple[Case, ...], *, in_pod: bool) -> Outco
         return _outcome(case, *bench.runs)
     async with running(case, case.objects, in_pod=in_pod) as run:
         run.world.noted["client namespace"] = parse_token(case.calls[0].token).namespace
+        run.world.namespace = case.namespace or run.world.namespace
         await run.open(*case.calls)
         unplayed = await _steps(case, run)
     if unplayed and not run.failures:

@@ -55,19 +55,22 @@ def hints(match: Words, world: World) -> None:
 
 def create_slice(match: Words, world: World) -> None:
     """A slice of the only Service, with its ports, and one endpoint."""
-    service = world.items[world.only("Service")]
-    ports = [f"{each.get('name') or '-'} {each['port']}" for each in service["spec"]["ports"]]
+    key = world.only("Service")
+    ports = [f"{each.get('name') or '-'} {_target(each)}" for each in world.items[key]["spec"]["ports"]]
     ready = "false" if match["ready"] == "not-ready" else "true"
-    ip = match["ip"] or "10.1.0.99"
-    name = f"{service['metadata']['name']}-1"
-    text = SliceText(slice=name, of=service["metadata"]["name"], ports=ports, eps=[f"{ip} ready={ready}"])
-    world.add(text)
+    eps = [f"{match['ip'] or '10.1.0.99'} ready={ready}"]
+    world.add(SliceText(slice=f"{key.name}-1", ns=key.namespace, of=key.name, ports=ports, eps=eps))
+
+
+def _target(port: Manifest) -> int:
+    target = port.get("targetPort")
+    return target if isinstance(target, int) else port["port"]
 
 
 def create_service(match: Words, world: World) -> None:
-    name, port = match["name"], match["port"]
-    world.add(SliceText(slice=f"{name}-1", of=name, ports=[f"- {port}"], eps=[match["ip"]]))
-    world.add(ServiceText(svc=name, ip=["10.96.0.77"], ports=[f"- {port}"]))
+    name, ns, ports = match["name"], world.namespace, [f"- {match['port']}"]
+    world.add(SliceText(slice=f"{name}-1", ns=ns, of=name, ports=ports, eps=[match["ip"]]))
+    world.add(ServiceText(svc=name, ns=ns, ip=["10.96.0.77"], ports=ports))
 
 
 def gateway_identity(match: Words, world: World) -> None:
@@ -84,4 +87,4 @@ def move_slice(match: Words, world: World) -> None:
 
 def add_endpoint(match: Words, world: World) -> None:
     with world.changed(world.only("EndpointSlice")) as item:
-        item["endpoints"].append(endpoint(match["endpoint"]))
+        item["endpoints"].append(endpoint(match["endpoint"], item["metadata"]["namespace"]))

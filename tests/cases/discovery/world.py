@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tests.cases.discovery.objects import Manifest, manifest
+from tests.cases.discovery.objects import NAMESPACE, Manifest, manifest
 from tests.cases.discovery.schema import ConfigText, PodText, Text
 
 KINDS = (
@@ -69,7 +69,11 @@ Change = Listed | Put | Dropped | Redirected
 
 
 class World:
-    """Objects by key. Each change is handed to `watch`, unless the watches are cut."""
+    """Objects by key. Each change is handed to `watch`, unless the watches are cut.
+
+    `namespace`: where an object is made of which a step does not say it. `noted`: what steps and checks tell
+    each other.
+    """
 
     def __init__(self, config: ConfigText, texts: tuple[Text, ...]) -> None:
         self.config = config
@@ -77,6 +81,7 @@ class World:
         self.gone: dict[Key, Manifest] = {}
         self.cut = False
         self.noted: dict[str, str] = {}
+        self.namespace = next((text.ns for text in texts if text.ns), NAMESPACE)
         self.redirection: dict[Key, str] = {}
         self._watch: Callable[[Change], None] | None = None
         self._versions = itertools.count(1)

@@ -38,7 +38,7 @@ def rewritten(case: Case) -> Findings:
         adding = thread.submit(lambda: time.sleep(later) or runtime.add(late))
         # This runtime has read the file before our entry is in it again.
         done = [runtime.add(missed, theirs)]
-        wait(runtime.node.chained, "our entry in the chain", soon, pause=0.002)
+        wait(runtime.node.chained, "entry of ours in the chain", soon, pause=0.002)
         back = time.monotonic() - begun
         done.append(adding.result())
         expect(findings, not any(each.code for each in done), f"a pod cannot start: {done}")
@@ -101,7 +101,7 @@ def _fight(case: Case, one: Agent, runtime: Runtime) -> Iterator[str]:
         writes = len(taken_out) - before
     if writes > 3:
         yield f"throttled, the entry is still put back {writes} times in {FIGHT:g} s"
-    wait(runtime.node.chained, "our entry after the fight", 5 * FIGHT * SLOWNESS)
+    wait(runtime.node.chained, "entry of ours after the fight", 5 * FIGHT * SLOWNESS)
     if (times := _told(one, Reason.CNI_CONTESTED)) != 1:
         yield f"the fight is reported {times} times, expected once"
 

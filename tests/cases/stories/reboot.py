@@ -146,17 +146,24 @@ def _held_back(one: Agent, runtime: Runtime, pods: list[_Pod], done: list[Done])
         if each.code != 1 or each.error["code"] != 11 or pod.name not in each.error["msg"]:
             yield f"ADD for {pod.name} without an agent is {each}, expected error 11"
     one.start(wait=False)
-    left, deadline = pods, time.monotonic() + PATIENCE * SLOWNESS
+    left, deadline = _anew(runtime, pods), time.monotonic() + PATIENCE * SLOWNESS
     while left and time.monotonic() < deadline:
         done = _start(runtime, left)
         passed = [pod for pod, each in zip(left, done, strict=True) if each.code == 0]
         bare = [pod.name for pod in passed if pod.meshed and not table(pod.container.netns)]
         if bare:
             yield f"without rules pass {', '.join(bare)}"
-        left = [pod for pod in left if pod not in passed]
+        left = _anew(runtime, [pod for pod in left if pod not in passed])
     if left:
         yield f"held back for ever: {', '.join(pod.name for pod in left)}"
     yield from _all_right(one, pods)
+
+
+def _anew(runtime: Runtime, pods: list[_Pod]) -> list[_Pod]:
+    """As a runtime does after a failed ADD: DEL for each, and another sandbox for the same pod."""
+    runtime.at_once([runtime.call("DEL", pod.container) for pod in pods])
+    sandboxes = [container(pod.container.netns, pod.container.pod) for pod in pods]
+    return [msgspec.structs.replace(pod, container=each) for pod, each in zip(pods, sandboxes, strict=True)]
 
 
 def _all_right(one: Agent, pods: list[_Pod]) -> Iterator[str]:

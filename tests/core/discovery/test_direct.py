@@ -134,6 +134,14 @@ def test_f09_two_pods_with_one_ip() -> None:
     assert world.profile("10.1.0.93:80").complaints == ()
 
 
+def test_of_equals_the_one_that_came_last_also_when_the_other_changes() -> None:
+    world = World(pod("k", "10.1.0.93"), pod("a", "10.1.0.93"))
+    assert labels(world, "10.1.0.93:80")["pod"] == "a"
+    world.put(pod("k", "10.1.0.93", annotations={OPAQUE: "80"}))
+    assert labels(world, "10.1.0.93:80")["pod"] == "a"
+    assert len(world.profile("10.1.0.93:80").complaints) == 1
+
+
 def test_running_goes_before_pending() -> None:
     world = World(
         pod("old", "10.1.0.94", creationTimestamp="2026-01-01T00:00:00Z"),

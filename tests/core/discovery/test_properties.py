@@ -111,9 +111,9 @@ def old_endpoints(draw: st.DrawFn) -> objects.Endpoints:
 
 @st.composite
 def pods(draw: st.DrawFn) -> Pod:
-    name = draw(st.sampled_from(("a", "b")))
+    name, number = draw(st.sampled_from(("a", "b"))), draw(st.integers(0, 1))
     fields: dict[str, Any] = {
-        "uid": f"{name}-{draw(st.integers(0, 1))}",
+        "uid": f"{name}-{number}",
         "namespace": draw(spaces),
         "labels": draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
         "annotations": draw(annotations(OPAQUE, SKIP)),
@@ -123,7 +123,7 @@ def pods(draw: st.DrawFn) -> Pod:
         "ports": draw(st.sampled_from(([], ["http 80:8080"]))),
         "host_ips": ["192.0.2.1"],
         "host_network": draw(st.sampled_from((None, None, True))),
-        "creationTimestamp": draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"))),
+        "creationTimestamp": f"2026-0{number + 1}-01T00:00:0{'ab'.index(name)}Z",
     }
     if draw(st.booleans()):
         fields["deletionTimestamp"] = "2026-01-03T00:00:00Z"
@@ -151,11 +151,13 @@ def servers(draw: st.DrawFn) -> objects.Server:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> objects.ExternalWorkload:
+    name, space = draw(st.sampled_from(("vm", "wm"))), draw(spaces)
     return workload(
-        draw(st.sampled_from(("vm", "wm"))),
+        name,
         draw(st.sampled_from(IPS)),
         ports=["http 80"],
-        namespace=draw(spaces),
+        namespace=space,
+        creationTimestamp=f"2026-01-01T0{'vw'.index(name[0])}:00:0{SPACES.index(space)}Z",
         labels=draw(st.sampled_from(({}, {"app": "x"}))),
         identity=draw(st.sampled_from(("spiffe://a", "spiffe://b", ""))),
         annotations=draw(annotations(OPAQUE)),

@@ -10,7 +10,7 @@ from agent.core.discovery.catalog import Catalog
 from agent.core.discovery.config import Discovery
 from agent.core.discovery.endpoints import get
 from agent.core.discovery.profiles import profile
-from agent.core.discovery.targets import Client, parse_authority
+from agent.core.discovery.targets import Client, canonical_ip, parse_authority
 from agent.core.objects import Drop, Namespace, Object, Pod, Put, Replace, Service
 from agent.core.spec import NodeDefaults
 
@@ -97,7 +97,8 @@ class World:
 def _long(path: str) -> str:
     """`web.shop:80` for the whole name."""
     host, colon, port = path.rpartition(":")
-    return f"{host}.svc.cluster.test:{port}" if colon and host[-1:].isalpha() and "." in host else path
+    short = colon and "." in host and "[" not in host and canonical_ip(host) is None
+    return f"{host}.svc.cluster.test:{port}" if short else path
 
 
 def at(address: Address) -> str:
