@@ -116,6 +116,8 @@ from agent.settings import Settings
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> None:
     """Run the agent: find pods, redirect them, and keep them so."""
+    if values["install_cni"] and values["observe"]:
+        raise click.UsageError("cannot use --install-cni with --observe, which never writes")
     log.configure(values.pop("log_format"), values.pop("log_level"))
     node_defaults = defaults.node_defaults(values)
     chained = settings_of_run(ctx, values)

@@ -12,7 +12,7 @@ API_SERVICE = ("default", "kubernetes")
 
 
 class Cluster:
-    """Pods by UID (never by name or IP), namespaces by name, and the API server's Service.
+    """Pods by UID (never by name or IP), namespaces by name, and of Services the API server's.
 
     `pods` are those of the source; `pod` finds those as well that were only announced by their runtime.
     """
@@ -95,9 +95,9 @@ class Cluster:
                 self.namespaces[item.metadata.name] = item
                 same = before is not None and before.annotations == item.annotations
                 return set() if same else self._in_namespace(item.metadata.name)
-            case Service():
-                self.services[item.metadata.namespace, item.metadata.name] = item
-                return self._for_service(item)
+            case Service() if _identity(item) == API_SERVICE:
+                self.services[API_SERVICE] = item
+                return {*self.pods, *self._announced}
             case _:
                 return set()
 
@@ -108,19 +108,15 @@ class Cluster:
             case Namespace():
                 self.namespaces.pop(item.metadata.name, None)
                 return self._in_namespace(item.metadata.name)
-            case Service():
-                self.services.pop((item.metadata.namespace, item.metadata.name), None)
-                return self._for_service(item)
+            case Service() if _identity(item) == API_SERVICE:
+                self.services.pop(API_SERVICE, None)
+                return {*self.pods, *self._announced}
             case _:
                 return set()
 
     def _in_namespace(self, name: str) -> set[str]:
         pods = (*self.pods.values(), *self._announced.values())
         return {pod.uid for pod in pods if pod.metadata.namespace == name}
-
-    def _for_service(self, service: Service) -> set[str]:
-        ours = (service.metadata.namespace, service.metadata.name) == API_SERVICE
-        return {*self.pods, *self._announced} if ours else set()
 
 
 def _identity(item: Object) -> tuple[str, ...]:

@@ -18,14 +18,15 @@ GRACE = 1.5
 """Seconds that calls may take to end, from the first word of it to their client."""
 
 PENDING = 20_000
-"""Calls that may wait to be taken up; from here on some, and from twice as many on all, are refused. gRPC's
-own limit is about 1,000, and breaks the return of all streams after a restart."""
+MOST_PENDING = 24_000
+"""Calls that may wait to be taken up by a listener: from the first number on some are refused, from the second
+on all. gRPC's own limit of about 1,000 breaks the return of all streams after a restart."""
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
     # An agent's successor binds the same address before its predecessor has gone.
     ("grpc.so_reuseport", 1),
     ("grpc.server.max_pending_requests", PENDING),
-    ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
     # The only request is a name and a token; the header list is what proxies themselves accept.
     ("grpc.max_receive_message_length", 64 << 10),
     ("grpc.max_metadata_size", 16 << 10),

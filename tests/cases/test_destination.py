@@ -1,5 +1,6 @@
 """Every case of destination.md through a real gRPC server and client, twice; and the runner itself."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,59 @@ def test_other_names_are_played_as_well(tmp_path: Path) -> None:
     outcome = _run(tmp_path, f"id: Z1, objects: [{objects}], {call}, steps: [{steps}]")["Z1"]
     assert outcome.status == "ok", outcome.detail
     assert outcome.notes == ()
+
+
+RENAMED = {
+    r"\bteam\b": "crew",
+    r"10\.1\.0\.": "10.44.7.",
+    r"10\.96\.0\.": "10.98.3.",
+    r"192\.0\.2\.": "198.18.4.",
+    r"2001:db8::": "2001:db8:5::",
+    r"\bweb(?=\b|2\b|-)": "till",
+    r"\bdb(?=\b|-)": "pg",
+    r"\bn1\b": "node-a",
+    r"\bza\b": "zone-one",
+    r"\bghost\b": "spook",
+}
+PROSE = [
+    "A08",
+    "B07",
+    "B12",
+    "B13",
+    "B18",
+    "B20",
+    "B21",
+    "C12",
+    "C17",
+    "D04",
+    "D05",
+    "D06",
+    "E05",
+    "E07",
+    "E13",
+    "E15",
+    "F05",
+    "F07",
+    "F09",
+    "F11",
+    "F14",
+    "X01",
+    "X25",
+    "X33",
+    "X34",
+    "X36",
+]
+
+
+def test_the_file_with_other_names(tmp_path: Path) -> None:
+    text = FILE.read_text()
+    for pattern, name in RENAMED.items():
+        text = re.sub(pattern, name, text)
+    file = tmp_path / "renamed.md"
+    file.write_text(text)
+    found = {each.id: each for each in batch.outcomes(load(file).entries, set(PROSE), in_pod=False)}
+    assert [each.lines() for each in found.values() if each.status != "ok" or each.notes] == []
+    assert sorted(found) == sorted(PROSE)
 
 
 def _command(*arguments: str) -> tuple[list[str], int]:

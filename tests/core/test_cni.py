@@ -91,7 +91,9 @@ def test_an_error_speaks_the_version_of_its_configuration() -> None:
     assert json.loads(error_object("9.9.9", error))["cniVersion"] == "1.1.0"
     assert "details" not in json.loads(error_object("1.0.0", CniError(Code.LATER, "no")))
     assert (version_of(b'{"cniVersion": "0.3.1"}'), version_of(b"junk")) == ("0.3.1", "1.1.0")
-    assert version_of(b'{"cniVersion": null}') == parse(ENVIRONMENT, b'{"cniVersion": null}').version == "1.1.0"
+    assert (
+        version_of(b'{"cniVersion": null}') == parse(ENVIRONMENT, b'{"cniVersion": null}').version == "1.1.0"
+    )
 
 
 @given(st.dictionaries(st.sampled_from([*ENVIRONMENT, "OTHER"]), st.text()), st.binary())

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,19 @@ def test_a_missing_shim_is_said_with_what_makes_it(node: Node, tmp_path: Path) -
         assert "run `make shim`" in one.events("CNI configuration")[0]["message"]
         assert one.state()["notReady"] == [NOT_INSTALLED]
     assert node.files() == {CONFLIST: CALICO}
+
+
+def test_an_agent_that_never_writes_installs_nothing(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "agent",
+        "run",
+        "--source",
+        f"files:{tmp_path}",
+        "--observe",
+        "--install-cni",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 2
+    assert "cannot use --install-cni with --observe" in done.stderr

@@ -320,9 +320,10 @@ def test_the_page_accounts_for_every_report() -> None:
     listing = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")],
         capture_output=True, text=True, check=False, cwd=ROOT,
-    ).stdout  # fmt: skip
+    )  # fmt: skip
+    assert listing.returncode == 0, listing.stdout[-2000:]
     tested: dict[str, set[str]] = {}
-    for file, test in re.findall(r"^(\S+)::(test_\w+)", listing, re.M):
+    for file, test in re.findall(r"^(\S+)::(test_\w+)", listing.stdout, re.M):
         if not file.startswith(DESTINATION):
             for name in re.findall(r"_([a-gi]\d\d)(?=_)", test):
                 tested.setdefault(name.upper(), set()).add(file)

@@ -68,7 +68,7 @@ def call(stream: int, method: Method, path: str, token: str = "") -> bytes:
 
 
 class Peer:
-    """One connection. Frames are counted by kind, and GOAWAY and RST_STREAM kept, as they come.
+    """One connection. Frames are counted by kind, gRPC's messages by stream; GOAWAY and RST_STREAM are kept.
 
     Windows are opened as wide as they go, once, unless `window` says how wide a stream's is.
     """
@@ -76,7 +76,8 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.counts: Counter[int] = Counter()
-        self.bytes: Counter[int] = Counter()
+        self.messages: Counter[int] = Counter()
+        self._partial: dict[int, bytes] = {}
         self.goaway: Frame | None = None
         self.resets: dict[int, int] = {}
         self.closed = asyncio.Event()
@@ -119,8 +120,9 @@ class Peer:
 
     def _take(self, got: Frame) -> None:
         self.counts[got.kind] += 1
-        self.bytes[got.stream] += len(got.body) if got.kind == DATA else 0
         match got.kind:
+            case 0:
+                self._data(got)
             case 4 if not got.flags & ACK:
                 self.send(frame(SETTINGS, flags=ACK))
             case 6 if not got.flags & ACK:
@@ -129,6 +131,15 @@ class Peer:
                 self.goaway = got
             case 3:
                 self.resets[got.stream] = int.from_bytes(got.body, "big")
+
+    def _data(self, got: Frame) -> None:
+        """A message may come in several frames, and a frame may end one and begin the next."""
+        data = self._partial.pop(got.stream, b"") + got.body
+        while len(data) >= 5 and len(data) >= (end := 5 + int.from_bytes(data[1:5], "big")):
+            self.messages[got.stream] += 1
+            data = data[end:]
+        if data:
+            self._partial[got.stream] = data
 
 
 @contextlib.asynccontextmanager

@@ -57,9 +57,9 @@ class Answers:
 class Stage:
     """One hub and its listeners."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, metrics: Metrics | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self.metrics = Metrics(self.registry)
+        self.metrics = metrics or Metrics(self.registry)
         self.answers = Answers()
         self.hub = self.answers.hub = Hub(self.answers, self.metrics)
         self.listeners: list[Listener] = []
@@ -77,6 +77,10 @@ class Stage:
         )
         self.listeners.append(made)
         return made
+
+    def again(self) -> "Stage":
+        """Another hub, which counts where this one did."""
+        return Stage(self.registry, self.metrics)
 
     def sample(self, name: str, **labels: str) -> float:
         """A number of the metrics page."""

@@ -263,7 +263,7 @@ def test_reused_pid_is_noticed(pod: Pod) -> None:
 @contextlib.contextmanager
 def process_numbered(pid: int, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process in the namespace `name` whose PID is `pid`; others may take it first, so try often."""
-    for _ in range(200):
+    for _ in range(2000):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 2))  # one number is for the thread
         with running(name) as process:
             if process.pid == pid:

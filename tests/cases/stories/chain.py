@@ -14,6 +14,7 @@ from tests.cases.model import Case
 from tests.cases.stories.node import sandbox, table
 from tests.cases.stories.runtime import Runtime, container, gated, wired
 from tests.cases.stories.stage import expect, key, manifest, metric, number, wait
+from tests.cni.shim import Done
 from tests.lab.addresses import Addresses
 from tests.lab.agent import SLOWNESS, Agent
 from tests.lab.netns import netns
@@ -33,9 +34,14 @@ def rewritten(case: Case) -> Findings:
         missed, late = (container(name, manifest(case, None, f"web-{name}")) for name in (first, second))
         for each in (missed, late):
             one.put(each.pod)
+
+        def start_late() -> Done:
+            time.sleep(later)
+            return runtime.add(late)
+
         theirs = runtime.rewrite(MTU)
         begun = time.monotonic()
-        adding = thread.submit(lambda: time.sleep(later) or runtime.add(late))
+        adding = thread.submit(start_late)
         # This runtime has read the file before our entry is in it again.
         done = [runtime.add(missed, theirs)]
         wait(runtime.node.chained, "entry of ours in the chain", soon, pause=0.002)

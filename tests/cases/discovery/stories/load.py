@@ -75,7 +75,11 @@ async def slow_reader(bench: Bench) -> None:
         default=1000,
     )
     async with bench.run(*bench.case.objects) as run:
-        normal, slow = await run.open(_GET, _GET)
+        asked = run.world.only("Service")
+        port = run.world.items[asked]["spec"]["ports"][0]["port"]
+        domain = bench.case.config.cluster_domain
+        call = Call("Get", f"{asked.name}.{asked.namespace}.svc.{domain}:{port}")
+        normal, slow = await run.open(call, call)
         await _converge([normal, slow], count, 5)
         slow.reading.clear()
         key = run.world.only("EndpointSlice")

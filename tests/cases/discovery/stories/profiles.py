@@ -120,11 +120,13 @@ async def timeouts(bench: Bench) -> None:
 
 
 async def overrides(bench: Bench) -> None:
+    path = bench.case.calls[0].path
     for each in bench.case.data:
         wanted = re.sub(r" \(.*\)$", "", each["out"])
         override = {"authority": each["authority"], "weight": each["weight"]}
-        async with bench.run(service(), {"sp": "web.shop", "dstOverrides": [override]}) as run:
-            stream = await run.profile(bench.case.calls[0].path)
+        asked = service(path.rpartition(":")[0])
+        async with bench.run(asked, {"sp": "web.shop", "dstOverrides": [override]}) as run:
+            stream = await run.profile(path)
             authority, weight = wanted.split()
             expected = {"authority": authority, **({"weight": int(weight)} if int(weight) else {})}
             await run.holds(stream, {"profile": {"dst_overrides": [expected]}})

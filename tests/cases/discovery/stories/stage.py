@@ -41,9 +41,9 @@ class Bench:
 Story = Callable[[Bench], Awaitable[None]]
 
 
-def service(port: str = "- 80", **more: Any) -> dict[str, Any]:
+def service(ip: str = CLUSTER_IP, port: str = "- 80") -> dict[str, Any]:
     """The Service web, in the notation."""
-    return {"svc": "web", "ip": [CLUSTER_IP], "ports": [port], **more}
+    return {"svc": "web", "ip": [ip], "ports": [port]}
 
 
 def web_slice(*eps: str, port: str = "- 80") -> dict[str, Any]:
