@@ -1,0 +1,130 @@
+"""A client of the service, for people who look at what proxies are told."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from agent.destination.encode import LIMIT
+from agent.destination.metrics import SERVICE, Method
+from agent.destination.proto.destination_pb2 import GetDestination
+
+QUIET = 0.5
+"""Seconds without a message after which a large one was the last that belongs together."""
+
+RETRY = 1.0
+"""Seconds before a call that has ended is made again."""
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    # A node's proxy settings are for the world outside, and other servers have other limits.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+Messages = tuple[bytes, ...]
+
+
+class CannotReach(Exception):  # noqa: N818
+    """Nobody listens there; the message names the address."""
+
+
+class CallFailed(Exception):  # noqa: N818
+    """The service has ended a call. `code` is as Go spells it: InvalidArgument, Unavailable."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Service:
+    """The service at an address, on one connection."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    async def first(self, method: Method, path: str, token: str) -> Messages:
+        """The first full answer: all messages of it. CallFailed."""
+        async for messages in self._call(method, path, token):
+            return messages
+        raise CallFailed("OK", "the call has ended without an answer")
+
+    async def follow(self, method: Method, path: str, token: str) -> AsyncIterator[Messages | CallFailed]:
+        """The first answer, then each update. A call that the service ends since it goes away is made again
+        until it is answered: then the failure comes, and another first answer. Else CallFailed."""
+        patient = False
+        while True:
+            try:
+                async for messages in self._call(method, path, token, patient=patient):
+                    yield messages
+                end = CallFailed("OK", "the service has ended the call")
+            except CallFailed as error:
+                if error.code != "Unavailable":
+                    raise
+                end = error
+            yield end
+            patient = True
+            await asyncio.sleep(RETRY)
+
+    async def _call(
+        self, method: Method, path: str, token: str, *, patient: bool = False
+    ) -> AsyncIterator[Messages]:
+        """Messages, those together that come at once. `patient`: wait until somebody listens again."""
+        request = GetDestination(path=path, context_token=token).SerializeToString()
+        ask = self._channel.unary_stream(f"/{SERVICE}/{method.value}")
+        call = ask(request, wait_for_ready=patient)
+        reading = asyncio.ensure_future(call.read())
+        batch: Messages = ()
+        try:
+            while True:
+                if batch:
+                    # What is too large for one message is sent in parts, one right after the other.
+                    await asyncio.wait({reading}, timeout=QUIET if len(batch[-1]) > LIMIT // 2 else 0)
+                    if not reading.done():
+                        yield batch
+                        batch = ()
+                message = await reading
+                if message is grpc.aio.EOF:
+                    break
+                batch = (*batch, message)
+                reading = asyncio.ensure_future(call.read())
+        except grpc.aio.AioRpcError as error:
+            raise CallFailed(_go_word(error.code()), error.details() or "") from error
+        finally:
+            reading.cancel()
+            call.cancel()
+        if batch:
+            yield batch
+
+
+@contextlib.asynccontextmanager
+async def connect(host: str, port: int) -> AsyncIterator[Service]:
+    """The service at an address. CannotReach when nobody listens there."""
+    await _probe(host, port)
+    # Two lines of gRPC about its own start say nothing to a person.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    async with grpc.aio.insecure_channel(target, options=OPTIONS) as channel:
+        yield Service(channel)
+
+
+async def _probe(host: str, port: int) -> None:
+    """gRPC's own words about a failed connection are for its developers."""
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CannotReach(f"cannot reach {host} port {port}: {reason}") from error
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def _go_word(code: grpc.StatusCode) -> str:
+    if code is grpc.StatusCode.CANCELLED:
+        return "Canceled"
+    return "".join(part.capitalize() for part in code.name.split("_"))
