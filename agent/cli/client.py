@@ -7,12 +7,13 @@ import http.client
 import socket
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 import msgspec
 
 from agent.cni.server import peer
+from agent.core.discovery.explanation import Explanation
 from agent.node.leftovers import Leftover
 from agent.node.trial import Trial
 from agent.state import NodeState, PodState
@@ -83,6 +84,17 @@ class Agent:
     def remove(self) -> NodeState:
         """Delete the drain tables. RefusedError."""
         return self._ask("POST", "/remove", NodeState)
+
+    def explanation(self, question: str, path: str, token: str) -> Explanation:
+        """What an answer of the destination service says besides its messages. `question`: "endpoints" or
+        "profile". RefusedError."""
+        query = urlencode({"question": question, "path": path, "token": token})
+        try:
+            return self._ask("GET", f"/explain-destination?{query}", Explanation)
+        except PodUnknownError as error:
+            raise AgentError(
+                f"cannot get an explanation of the agent at {self.path}: it is of another version"
+            ) from error
 
     def pid(self) -> int:
         """PID of the process that listens, as this one sees it: 0 in another PID namespace, and where

@@ -27,10 +27,12 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 Messages = tuple[bytes, ...]
+Call = grpc.aio.UnaryStreamCall[bytes, bytes]
+Ask = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
 
 
 class CannotReach(Exception):  # noqa: N818
-    """Nobody listens there; the message names the address."""
+    """Nobody listens there; the message is the reason."""
 
 
 class CallFailed(Exception):  # noqa: N818
@@ -54,8 +56,8 @@ class Service:
         raise CallFailed("OK", "the call has ended without an answer")
 
     async def follow(self, method: Method, path: str, token: str) -> AsyncIterator[Messages | CallFailed]:
-        """The first answer, then each update. A call that the service ends since it goes away is made again
-        until it is answered: then the failure comes, and another first answer. Else CallFailed."""
+        """The first full answer, then each update. When the service goes away the failure comes, and once
+        there is one again, another first answer. CallFailed when it ends the call for any other reason."""
         patient = False
         while True:
             try:
@@ -73,52 +75,63 @@ class Service:
     async def _call(
         self, method: Method, path: str, token: str, *, patient: bool = False
     ) -> AsyncIterator[Messages]:
-        """Messages, those together that come at once. `patient`: wait until somebody listens again."""
+        """Messages, those together that come at once. `patient`: wait until somebody listens."""
+        ask: Ask = self._channel.unary_stream(f"/{SERVICE}/{method.value}")
         request = GetDestination(path=path, context_token=token).SerializeToString()
-        ask = self._channel.unary_stream(f"/{SERVICE}/{method.value}")
         call = ask(request, wait_for_ready=patient)
-        reading = asyncio.ensure_future(call.read())
-        batch: Messages = ()
+        reading = asyncio.ensure_future(_read(call))
         try:
-            while True:
-                if batch:
-                    # What is too large for one message is sent in parts, one right after the other.
-                    await asyncio.wait({reading}, timeout=QUIET if len(batch[-1]) > LIMIT // 2 else 0)
-                    if not reading.done():
-                        yield batch
-                        batch = ()
-                message = await reading
-                if message is grpc.aio.EOF:
-                    break
-                batch = (*batch, message)
-                reading = asyncio.ensure_future(call.read())
-        except grpc.aio.AioRpcError as error:
-            raise CallFailed(_go_word(error.code()), error.details() or "") from error
+            while (message := await reading) is not None:
+                batch = [message]
+                reading = asyncio.ensure_future(_read(call))
+                while (another := await _next_of(batch, reading)) is not None:
+                    batch.append(another)
+                    reading = asyncio.ensure_future(_read(call))
+                yield tuple(batch)
         finally:
             reading.cancel()
             call.cancel()
-        if batch:
-            yield batch
+
+
+async def _read(call: Call) -> bytes | None:
+    """None at the end of the call. CallFailed."""
+    try:
+        message = await call.read()
+    except grpc.aio.AioRpcError as error:
+        raise CallFailed(_go_word(error.code()), error.details() or "") from error
+    return message if isinstance(message, bytes) else None
+
+
+async def _next_of(batch: list[bytes], reading: "asyncio.Future[bytes | None]") -> bytes | None:
+    """The message that belongs to those before it: what is too large for one is sent in parts, one right
+    after the other."""
+    await asyncio.wait({reading}, timeout=QUIET if len(batch[-1]) > LIMIT // 2 else 0)
+    return reading.result() if reading.done() and reading.exception() is None else None
 
 
 @contextlib.asynccontextmanager
 async def connect(host: str, port: int) -> AsyncIterator[Service]:
-    """The service at an address. CannotReach when nobody listens there."""
+    """The service at an address. CannotReach when nobody listens there, or somebody else."""
     await _probe(host, port)
-    # Two lines of gRPC about its own start say nothing to a person.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     async with grpc.aio.insecure_channel(target, options=OPTIONS) as channel:
+        state = channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            await channel.wait_for_state_change(state)
+            state = channel.get_state()
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                raise CannotReach("whoever listens there speaks no gRPC")
         yield Service(channel)
 
 
 async def _probe(host: str, port: int) -> None:
-    """gRPC's own words about a failed connection are for its developers."""
+    """gRPC's own words about a refused connection are for its developers."""
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotReach(f"cannot reach {host} port {port}: {reason}") from error
+        # asyncio puts words of its own in the place of the kernel's.
+        number = error.errno or 0
+        raise CannotReach(os.strerror(number) if number > 0 else error.strerror or str(error)) from error
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

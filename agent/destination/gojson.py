@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 _FIRST = {"io.linkerd.proxy.destination.DestinationProfile": ("fully_qualified_name", "opaque_protocol")}
@@ -23,7 +23,7 @@ _ESCAPED = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 def go_struct(message: Message) -> dict[str, Any]:
     """The object that `encoding/json` makes of a message; to be written by `go_json`."""
     found: dict[str, Any] = {}
-    for field in _in_order(message.DESCRIPTOR):
+    for field in _in_order(message):
         oneof = field.containing_oneof
         if oneof is None:
             if _is_set(message, field):
@@ -42,10 +42,11 @@ def go_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode().translate(_ESCAPED)
 
 
-def _in_order(descriptor: Descriptor) -> list[FieldDescriptor]:
-    first = _FIRST.get(descriptor.full_name, ())
+def _in_order(message: Message) -> list[FieldDescriptor]:
+    first = _FIRST.get(message.DESCRIPTOR.full_name, ())
     places = {name: place for place, name in enumerate(first)}
-    return sorted(descriptor.fields, key=lambda field: places.get(field.name, len(places)))
+    fields: list[Any] = list(message.DESCRIPTOR.fields)
+    return sorted(fields, key=lambda field: places.get(field.name, len(places)))
 
 
 def _is_set(message: Message, field: FieldDescriptor) -> bool:

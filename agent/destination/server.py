@@ -14,7 +14,7 @@ from agent.destination.audience import Audience
 from agent.destination.metrics import SERVICE, Code, Method, Metrics
 from agent.destination.topic import CallEnded
 
-GRACE = 1.5
+GRACE = 1.2
 """Seconds that calls may take to end, from the first word of it to their client."""
 
 PENDING = 20_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agent.core.discovery.answers import Address, Hint, Labels
+from agent.core.discovery.answers import Address, Hint, Labels, Override, Ref, RetryBudget
 from agent.destination.gojson import go_struct
 from agent.destination.proto.destination_pb2 import DestinationProfile, TlsIdentity, Update, WeightedAddr
 from agent.destination.proto.net_pb2 import TcpAddress
@@ -31,13 +31,17 @@ class View(msgspec.Struct, frozen=True):
 
 
 class ToldProfile(msgspec.Struct, frozen=True):
-    """One DestinationProfile. `document`: all of it, as Go's JSON; `routes`: their names, "" for none."""
+    """One DestinationProfile. `document`: all of it, as Go's JSON; the rest as in `answers.Profile`, but for
+    `routes`: their names, "" for one that has none."""
 
     document: dict[str, Any]
-    name: str
-    opaque: bool
-    endpoint: Address | None
-    routes: tuple[str, ...]
+    name: str = ""
+    opaque: bool = False
+    routes: tuple[str, ...] = ()
+    retry_budget: RetryBudget | None = None
+    overrides: tuple[Override, ...] = ()
+    endpoint: Address | None = None
+    source: Ref | None = None
 
 
 def applied(view: View | None, messages: Iterable[bytes]) -> View:
@@ -61,12 +65,22 @@ def applied(view: View | None, messages: Iterable[bytes]) -> View:
 
 def read_profile(message: bytes) -> ToldProfile:
     found = DestinationProfile.FromString(message)
+    budget, source = found.retry_budget, found.profile_ref.resource
     return ToldProfile(
         document=go_struct(found),
         name=found.fully_qualified_name,
         opaque=found.opaque_protocol,
-        endpoint=_told(found.endpoint).address if found.HasField("endpoint") else None,
         routes=tuple(route.metrics_labels.get("route", "") for route in found.routes),
+        retry_budget=RetryBudget(
+            budget.retry_ratio, budget.min_retries_per_second, budget.ttl.ToNanoseconds()
+        )
+        if found.HasField("retry_budget")
+        else None,
+        overrides=tuple(Override(each.authority, each.weight) for each in found.dst_overrides),
+        endpoint=_told(found.endpoint).address if found.HasField("endpoint") else None,
+        source=Ref(source.group, source.kind, source.name, source.namespace, source.port)
+        if source.name
+        else None,
     )
 
 

@@ -46,6 +46,7 @@ def test_a_pod_that_waited_at_the_gate(cli: Cli, tmp_path: Path, netns: str) -> 
         one.kill()
         one.start()
         again, _, _ = told(cli, one)
+        assert one.pod("default/web")["netnsFrom"] == "cni"
 
     assert (before[0]["came"], before[1]) == ("", "nobody has told where its network namespace is")
     assert before[2] == ["-", "-"]

@@ -149,6 +149,19 @@ def test_other_directories_than_the_agents_are_refused(
     assert chained(node)
 
 
+def test_without_flags_the_agents_directories_count(
+    cli: Cli, keeper: Agent, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POINTSMAN_CONF_DIR")
+    monkeypatch.delenv("POINTSMAN_BIN_DIR")
+
+    result = cli("uninstall", "--run-dir", keeper.run_dir)
+
+    assert result.exit_code == 2
+    assert f"{node.conf_dir / '10-calico.conflist'}: has our entry" in result.stdout
+    assert chained(node)
+
+
 def test_another_process_that_would_put_it_back(cli: Cli, node: Node, tmp_path: Path) -> None:
     """`install-cni --watch`, or an agent that does not answer here."""
     node.installer().install()

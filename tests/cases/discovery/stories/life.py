@@ -1,15 +1,21 @@
 """Stories about the life of streams: cancelled, ended, kept through an outage, opened again."""
 
 import asyncio
+import os
 import re
+import socket
+import tempfile
 import time
+from pathlib import Path
 
 from tests.cases.discovery.case import Call
+from tests.cases.discovery.client import Client, Stream
 from tests.cases.discovery.goldens import GOLDENS
-from tests.cases.discovery.run import PROMPT, SILENCE
+from tests.cases.discovery.run import PROMPT, SILENCE, Run
 from tests.cases.discovery.stories.stage import SERVICE, Bench, Story, service, web_slice
 from tests.cases.discovery.wire import decode
 from tests.cases.discovery.world import World
+from tests.lab.agent import Agent
 
 _GET = Call("Get", f"{SERVICE}:80")
 _PROFILE = Call("Profile", "10.1.0.11:80")
@@ -33,21 +39,53 @@ async def cancelled(bench: Bench) -> None:
 
 
 async def shut_down(bench: Bench) -> None:
+    """The service alone, and, for those who may run it, the agent as a process with the same objects."""
     match = re.match(r"(\d+) open streams", bench.case.call)
-    count = int(match[1]) if match else 100
+    calls = [_GET, _PROFILE] * (int(match[1]) // 2 if match else 50)
     async with bench.run(*_WORLD) as run:
-        streams = await run.open(*([_GET, _PROFILE] * (count // 2)))
+        streams = await run.open(*calls)
         began = time.monotonic()
         await run.service.stop()
-        for stream in streams:
-            left = began + _END - time.monotonic()
-            if not await stream.ended(max(left, 0)):
-                run.failures.append(f"{stream} is open {_END:.0f} s after the end was asked for")
-                break
-        ended = {stream.status for stream in streams}
-        run.checks += len(streams)
-        if ended != {"UNAVAILABLE"}:
-            run.failures.append(f"streams ended with {', '.join(map(str, ended))}, expected UNAVAILABLE")
+        await _all_unavailable(run, streams, began)
+        if os.geteuid() == 0:
+            await _terminated(bench, run, calls)
+
+
+async def _terminated(bench: Bench, run: Run, calls: list[Call]) -> None:
+    with tempfile.TemporaryDirectory(prefix="pm-") as directory, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        config = bench.case.config
+        domains = ("--cluster-domain", config.cluster_domain, "--identity-trust-domain", config.trust_domain)
+        agent = Agent(Path(directory), *domains, "--diagnostics-address", address)
+        for item in run.world.items.values():
+            agent.put(item)
+        try:
+            await asyncio.to_thread(agent.start)
+            async with Client(address) as client:
+                streams = [client.open(call) for call in calls]
+                await asyncio.to_thread(agent.wait, lambda: all(each.answered for each in streams), "answers")
+                began = time.monotonic()
+                status = await asyncio.to_thread(agent.stop)
+                await _all_unavailable(run, streams, began)
+        finally:
+            agent.close()
+    run.checks += 1
+    if status != 0:
+        run.failures.append(f"the agent ended with {status}: {agent.tail()}")
+
+
+async def _all_unavailable(run: Run, streams: list[Stream], began: float) -> None:
+    """Every stream ends in time, with a status that makes its proxy ask again."""
+    await asyncio.wait([asyncio.create_task(stream.ended(_END)) for stream in streams])
+    run.checks += len(streams)
+    late = [stream for stream in streams if stream.status is None or stream.last > began + _END]
+    if late:
+        run.failures.append(f"{late[0]} is open {_END:.0f} s after the end was asked for, one of {len(late)}")
+    ended = {str(stream.status) for stream in streams}
+    if ended != {"UNAVAILABLE"}:
+        run.failures.append(f"streams ended with {', '.join(sorted(ended))}, expected UNAVAILABLE")
 
 
 def _leaves(world: World) -> None:
