@@ -66,6 +66,7 @@ class Calls:
         self._take_over()
         while True:
             await self._gate.prune()
+            self._gate.announce_again()
             if not await asyncio.to_thread(self._server.reachable):
                 log.warning("the shim's socket is gone, or another file lies in its place; made anew")
                 self._take_over()

@@ -74,11 +74,7 @@ class Gate:
         deadline = asyncio.get_running_loop().time() + PATIENCE
         pod = await self._known(attachment)
         if pod is None and injected(attachment):
-            pod = announced(attachment)
-            log.info(
-                "pod redirected by what its runtime tells; its source does not know it", pod=str(pod.key)
-            )
-            self._duty.cluster.announce(pod)
+            pod = self._announce(attachment)
         if pod is None:
             self._let_through(attachment)
             return "unknown"
@@ -150,6 +146,19 @@ class Gate:
         if attachment.pod is not None:
             self._duty.attachments.put(attachment)
         return attachment
+
+    def announce_again(self) -> None:
+        """Meshed pods that an earlier agent was told of, and that their source still does not know."""
+        for attachment in self._duty.attachments if self._duty.listed else ():
+            young = time.time() - attachment.since < self._unknown_wait
+            if injected(attachment) and not young and self._find(attachment) is None:
+                self._enforcer.wake({self._announce(attachment).uid})
+
+    def _announce(self, attachment: Attachment) -> Pod:
+        pod = announced(attachment)
+        log.info("pod redirected by what its runtime tells; its source does not know it", pod=str(pod.key))
+        self._duty.cluster.announce(pod)
+        return pod
 
     def _forget(self, gone: Iterable[Attachment]) -> None:
         gone = list(gone)

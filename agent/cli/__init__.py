@@ -17,12 +17,16 @@ COMMANDS = {
         "redirections",
         "explain",
         "redirect",
+        "diagnostics",
         "cleanup",
         "uninstall",
         "version",
         "completion",
     )
 }
+
+ALIASES = {"dg": "diagnostics"}
+"""Short names that users of Linkerd's command line have in their fingers; not listed."""
 
 ENVIRONMENT = "POINTSMAN"
 """`--run-dir` of every command is also $POINTSMAN_RUN_DIR."""
@@ -35,14 +39,22 @@ class Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name]).command
+        command = importlib.import_module(COMMANDS[name]).command
         assert isinstance(command, click.Command)
-        for parameter in command.params:
-            if isinstance(parameter, click.Option) and parameter.allow_from_autoenv:
-                parameter.envvar = twin(parameter)
+        _give_twins(command)
         return command
+
+
+def _give_twins(command: click.Command) -> None:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.allow_from_autoenv:
+            parameter.envvar = twin(parameter)
+    if isinstance(command, click.Group):
+        for verb in command.commands.values():
+            _give_twins(verb)
 
 
 def twin(option: click.Option) -> str:

@@ -20,7 +20,6 @@ from agent.destination.client import CallFailed, CannotReach, Messages, Service,
 from agent.destination.metrics import Method
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 UNEXPLAINED = "Redirection, and the rule that decided opacity, are not on the wire"
 
@@ -59,20 +58,21 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class Explainer:
-    """Explanations where they can be had; says once why not."""
+    """Explanations, or the last that could be had; says once why there is none."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+        self._last: dict[str, Explanation] = {}
         self._told = False
 
     def explain(self, method: Method, path: str) -> Explanation | None:
         try:
-            return self._asking.explanation(method, path)
+            self._last[path] = self._asking.explanation(method, path)
         except AgentError as error:
             if not self._told:
                 click.echo(f"{UNEXPLAINED}: {printable(error.message)}", err=True)
             self._told = True
-            return None
+        return self._last.get(path)
 
 
 def asking_options(command: F) -> F:
@@ -108,7 +108,11 @@ _OPTIONS = (
         help="Seconds to wait for an answer.",
     ),
     click.option(
-        "--watch", is_flag=True, allow_from_autoenv=False, help="Go on, and tell each change in words."
+        "--watch",
+        "watching",
+        is_flag=True,
+        allow_from_autoenv=False,
+        help="Go on until interrupted, and tell each change in words.",
     ),
     options.run_dir,
 )
@@ -121,7 +125,10 @@ def asking_of(values: dict[str, Any]) -> Asking:
     address = values.pop("api_addr")
     if address is None:
         raise click.UsageError("cannot ask nobody; give --api-addr, such as 127.0.0.1:4188")
-    return Asking(*address, values.pop("token"), values.pop("timeout"), values.pop("run_dir"))
+    host, port = address
+    return Asking(
+        host, port, token=values.pop("token"), seconds=values.pop("timeout"), run_dir=values.pop("run_dir")
+    )
 
 
 async def ask(asking: Asking, method: Method, paths: Sequence[str]) -> dict[str, Messages]:
@@ -135,7 +142,7 @@ async def ask(asking: Asking, method: Method, paths: Sequence[str]) -> dict[str,
         await asyncio.gather(*(one(service, path) for path in paths))
 
     try:
-        await with_service(asking, every, asking.seconds)
+        await with_service(asking, every)
     except TimeoutError as error:
         missing = next(path for path in paths if path not in answers)
         raise ApiError(
@@ -146,12 +153,17 @@ async def ask(asking: Asking, method: Method, paths: Sequence[str]) -> dict[str,
 
 
 async def with_service(
-    asking: Asking, work: Callable[[Service], Awaitable[T]], seconds: float | None = None
-) -> T:
-    """Do something with a connection. ApiError when there is none to be had, and TimeoutError."""
+    asking: Asking, work: Callable[[Service], Awaitable[None]], *, endless: bool = False
+) -> None:
+    """Do something with a connection, in time, or `endless` once there is one. ApiError, TimeoutError."""
     try:
-        async with asyncio.timeout(seconds), connect(asking.host, asking.port) as service:
-            return await work(service)
+        async with (
+            asyncio.timeout(asking.seconds) as limit,
+            connect(asking.host, asking.port) as service,
+        ):
+            if endless:
+                limit.reschedule(None)
+            await work(service)
     except CannotReach as error:
         raise ApiError(
             f"cannot reach {asking.address}: {error}; is `pointsman run` running there, does it know how "

@@ -6,6 +6,7 @@ import msgspec
 
 from agent.core.discovery.answers import SECOND, WEIGHT, Address, RetryBudget
 from agent.core.discovery.explanation import Explanation, Standing
+from agent.core.reasons import MEANINGS
 from agent.destination.view import Told, ToldProfile, View
 
 NOTHING = "nothing is known of it"
@@ -22,20 +23,21 @@ def whose(address: Address) -> str:
     return where(address.ip, address.port) + (f" ({name})" if name else "")
 
 
-def completed(address: Address, explained: Explanation | None) -> Address:
+def completed(view: View, explained: Explanation | None) -> View:
     """With what is not on the wire, where that is known."""
-    for each in explained.addresses if explained is not None else ():
-        if (each.ip, each.port) == (address.ip, address.port):
-            return _with(address, each)
-    return address
-
-
-def completed_view(view: View, explained: Explanation | None) -> View:
-    standings = {(each.ip, each.port): each for each in explained.addresses} if explained else {}
+    standings = _standings(explained)
     addresses = {
         key: Told(_with(told.address, standings.get(key)), told.http2) for key, told in view.addresses.items()
     }
     return View(view.exists, view.labels, addresses)
+
+
+def completed_profile(profile: ToldProfile, explained: Explanation | None) -> ToldProfile:
+    """The same of a profile."""
+    if profile.endpoint is None:
+        return profile
+    found = _standings(explained).get((profile.endpoint.ip, profile.endpoint.port))
+    return msgspec.structs.replace(profile, endpoint=_with(profile.endpoint, found))
 
 
 def changed_view(before: View | None, now: View) -> Iterator[str]:
@@ -78,13 +80,29 @@ def facts(profile: ToldProfile, rule: str) -> dict[str, str]:
         "routes": f"routes {', '.join(routes)}" if profile.routes else "",
         "budget": _budget(profile.retry_budget) if profile.retry_budget is not None else "",
         "split": f"split {', '.join(shares)}" if profile.overrides else "",
-        "source": f"ServiceProfile {profile.source.namespace}/{profile.source.name}" if profile.source else "",
+        "source": f"ServiceProfile {profile.source.namespace}/{profile.source.name}"
+        if profile.source
+        else "",
     }
     return {name: phrase for name, phrase in found.items() if phrase}
 
 
 def described(address: Address) -> str:
     return f"{whose(address)}: {', '.join(text for text in _phrases(address).values() if text)}"
+
+
+def standing(address: Address) -> str:
+    """How the redirection of an address stands, and what follows."""
+    state = f"{whose(address)}: {redirection(address) or 'redirection not known'}"
+    if not address.withheld:
+        return state
+    meaning = next((each.meaning for reason, each in MEANINGS.items() if reason == address.withheld), "")
+    return f"{state}; no identity is sent ({address.withheld}): {meaning}"
+
+
+def redirection(address: Address) -> str:
+    """Of the pod behind an address; "" where nothing is known."""
+    return {"redirected": "redirected", "failed": "not redirected"}.get(address.redirection, "")
 
 
 def tls(address: Address) -> str:
@@ -95,14 +113,10 @@ def tls(address: Address) -> str:
     return f"TLS as {address.identity}" + (f", SNI {other}" if other else "")
 
 
-def redirection(address: Address) -> str:
-    """"" where nothing is known."""
-    return {"redirected": "redirected", "failed": "not redirected"}.get(address.redirection, "")
-
-
 def hint(address: Address) -> str:
-    words = {"h2": "HTTP/2", "opaque": "opaque", "": ""}
-    return words[address.hint.protocol] if address.hint is not None else ""
+    """The protocol that a proxy is told, "" for none."""
+    protocol = address.hint.protocol if address.hint is not None else ""
+    return {"h2": "HTTP/2", "opaque": "opaque"}.get(protocol, "")
 
 
 def _phrases(address: Address) -> dict[str, str]:
@@ -135,6 +149,10 @@ def _budget(budget: RetryBudget) -> str:
         f"retry budget {budget.ratio:.6g} of requests and {budget.min_retries}/s within "
         f"{budget.ttl / SECOND:g} s"
     )
+
+
+def _standings(explained: Explanation | None) -> dict[tuple[str, int], Standing]:
+    return {(each.ip, each.port): each for each in explained.addresses} if explained is not None else {}
 
 
 def _with(address: Address, standing: Standing | None) -> Address:

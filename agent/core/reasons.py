@@ -178,7 +178,8 @@ MEANINGS = {
     ),
     Reason.NETNS_MISMATCH: _failed(
         "The network namespace found is not this pod's: the node's own, another pod's, or without its IP.",
-        "correct the annotation pointsman.io/netns; where CNI named it, the runtime has two pods in one namespace",
+        "correct the annotation pointsman.io/netns; where CNI named it, the runtime has two pods in one "
+        "namespace",
     ),
     Reason.INTERNAL_ERROR: _failed(
         "A fault of pointsman itself; the pod is retried.", "report the traceback in the log"

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import grpc
@@ -55,7 +55,9 @@ class Service:
             return messages
         raise CallFailed("OK", "the call has ended without an answer")
 
-    async def follow(self, method: Method, path: str, token: str) -> AsyncIterator[Messages | CallFailed]:
+    async def follow(
+        self, method: Method, path: str, token: str
+    ) -> AsyncGenerator[Messages | CallFailed]:
         """The first full answer, then each update. When the service goes away the failure comes, and once
         there is one again, another first answer. CallFailed when it ends the call for any other reason."""
         patient = False
@@ -74,7 +76,7 @@ class Service:
 
     async def _call(
         self, method: Method, path: str, token: str, *, patient: bool = False
-    ) -> AsyncIterator[Messages]:
+    ) -> AsyncGenerator[Messages]:
         """Messages, those together that come at once. `patient`: wait until somebody listens."""
         ask: Ask = self._channel.unary_stream(f"/{SERVICE}/{method.value}")
         request = GetDestination(path=path, context_token=token).SerializeToString()

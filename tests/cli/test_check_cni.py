@@ -12,6 +12,7 @@ import pytest
 
 from agent.cli.client import Agent as Client
 from agent.core.chain import TYPE
+from agent.core.reasons import MEANINGS, Reason
 from tests.cli.conftest import Cli, answer
 from tests.cni import scripted
 from tests.cni.confs import CALICO, CILIUM, Node
@@ -366,7 +367,7 @@ def test_a_pod_that_was_let_through_and_cannot_be_put_right(cli: Cli, tmp_path: 
 
     assert found[0] == "error"
     assert found[1].startswith("default/web: Failed (NetnsMismatch): ")
-    assert found[2] == "correct the annotation pointsman.io/netns"
+    assert found[2] == MEANINGS[Reason.NETNS_MISMATCH].remedy
 
 
 def test_an_unmeshed_pod_that_was_let_through_is_as_it_should_be(

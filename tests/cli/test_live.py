@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.cli.report import MARKS
+from agent.core.reasons import MEANINGS, Reason
 from tests.cli.conftest import Cli, answer
 from tests.lab.agent import Agent, agent, pod_manifest
 from tests.lab.netns import inside
@@ -95,7 +96,7 @@ def test_a_failed_pod_makes_redirections_and_check_fail(cli: Cli, node: Agent, w
     assert failure["error"].startswith("shop/twin: Failed (NetnsMismatch): ")
     explained = cli("explain", "shop/twin", "--run-dir", node.run_dir)
     assert (explained.exit_code, "times in a row; it is tried again" in explained.stdout) == (1, True)
-    assert failure["hint"] == "correct the annotation pointsman.io/netns"
+    assert failure["hint"] == MEANINGS[Reason.NETNS_MISMATCH].remedy
 
 
 def test_explain_reads_the_kernel_and_the_listeners(cli: Cli, node: Agent, web: str, netns: str) -> None:

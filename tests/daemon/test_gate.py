@@ -101,6 +101,17 @@ def test_an_unknown_pod_with_the_injectors_annotations_is_redirected_by_them(
         assert len(one.state()["pods"]) == 1
 
 
+def test_an_announced_pod_is_kept_by_the_next_agent_too(tmp_path: Path, pod: str) -> None:
+    with agent(tmp_path, "--unknown-wait", "0.1", "--table-ownership", "off") as one:
+        assert add(one, "web", pod, annotations=INJECTED) is None
+        one.wait(lambda: attachments(one) == ["c1.eth0.json"], "the attachment written down")
+        one.kill()
+        one.start()
+        one.wait_reason("default/web", "Redirected")
+        run("ip", "netns", "exec", pod, "nft", "flush", "ruleset")
+        one.wait(lambda: "3306" in table(pod), "the repair")
+
+
 def test_an_announced_pod_ends_with_del(tmp_path: Path, pod: str) -> None:
     with agent(tmp_path, "--unknown-wait", "0.1") as one:
         assert add(one, "web", pod, annotations=INJECTED) is None

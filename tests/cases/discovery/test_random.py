@@ -119,7 +119,7 @@ def _address(chance: random.Random, world: World) -> None:
 
 
 def _annotate(chance: random.Random, world: World) -> None:
-    if key := _one(chance, world, "Pod", "Service", "Namespace"):
+    if key := _one(chance, world, chance.choice(("Pod", "Service", "Namespace"))):
         annotation = chance.choice((OPAQUE_PORTS, linkerd.SKIP_INBOUND_PORTS))
         with world.changed(key) as item:
             item["metadata"].setdefault("annotations", {})[annotation] = chance.choice(PORTS)
