@@ -73,7 +73,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, source: Source | None = None) -> None:
         self.settings = settings
-        self.cluster = Cluster()
+        self.cluster = Cluster(settings.answering.node_name)
         self.registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self.registry.register(collector)

@@ -79,7 +79,7 @@ class EndpointsFollower:
 
     def take(self, messages: Messages, explained: Explanation | None) -> Iterator[str]:
         self._view = applied(self._view, messages)
-        now = completed(self._view, explained)
+        now = completed(self._view, explained, self._known)
         yield from changed_view(self._known, now)
         self._known = now
 

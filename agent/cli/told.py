@@ -23,11 +23,14 @@ def whose(address: Address) -> str:
     return where(address.ip, address.port) + (f" ({name})" if name else "")
 
 
-def completed(view: View, explained: Explanation | None) -> View:
-    """With what is not on the wire, where that is known."""
+def completed(view: View, explained: Explanation | None, before: View | None = None) -> View:
+    """With what is not on the wire, where that is known: an address that is on its way out may be named by
+    the messages still, and by the explanation no more, and keeps what was known of it `before`."""
     standings = _standings(explained)
+    known = before.addresses if before is not None else {}
     addresses = {
-        key: Told(_with(told.address, standings.get(key)), told.http2) for key, told in view.addresses.items()
+        key: Told(_with(told.address, standings.get(key) or _known(known.get(key))), told.http2)
+        for key, told in view.addresses.items()
     }
     return View(view.exists, view.labels, addresses)
 
@@ -153,6 +156,13 @@ def _budget(budget: RetryBudget) -> str:
 
 def _standings(explained: Explanation | None) -> dict[tuple[str, int], Standing]:
     return {(each.ip, each.port): each for each in explained.addresses} if explained is not None else {}
+
+
+def _known(told: Told | None) -> Standing | None:
+    if told is None:
+        return None
+    address = told.address
+    return Standing(address.ip, address.port, address.redirection, address.withheld)
 
 
 def _with(address: Address, standing: Standing | None) -> Address:

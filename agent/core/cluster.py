@@ -5,7 +5,7 @@ pods are touched, and carries no data: whoever is woken looks again.
 """
 
 from agent.core.names import PodKey
-from agent.core.objects import Drop, Event, Namespace, Object, Pod, Put, Replace, Service
+from agent.core.objects import Drop, Event, Namespace, Object, Pod, PodSpec, Put, Replace, Service
 from agent.core.ports import LAST_PORT, PortSet
 
 API_SERVICE = ("default", "kubernetes")
@@ -15,9 +15,11 @@ class Cluster:
     """Pods by UID (never by name or IP), namespaces by name, and of Services the API server's.
 
     `pods` are those of the source; `pod` finds those as well that were only announced by their runtime.
+    `node`: name of this node, whose pods alone matter; "" for all, where nobody has told the name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "") -> None:
+        self._node = node
         self.pods: dict[str, Pod] = {}
         self._announced: dict[str, Pod] = {}
         self.namespaces: dict[str, Namespace] = {}
@@ -84,6 +86,8 @@ class Cluster:
 
     def _put(self, item: Object) -> set[str]:
         match item:
+            case Pod(spec=PodSpec(node_name=node)) if node and self._node not in ("", node):
+                return set()
             case Pod():
                 self._announced.pop(item.uid, None)
                 if self.pods.get(item.uid) == item:

@@ -51,20 +51,22 @@ class Service:
 
     async def first(self, method: Method, path: str, token: str) -> Messages:
         """The first full answer: all messages of it. CallFailed."""
-        async for messages in self._call(method, path, token):
-            return messages
+        async with contextlib.aclosing(self._call(method, path, token)) as answers:
+            async for messages in answers:
+                return messages
         raise CallFailed("OK", "the call has ended without an answer")
 
     async def follow(
         self, method: Method, path: str, token: str
-    ) -> AsyncGenerator[Messages | CallFailed]:
+    ) -> AsyncGenerator[Messages | CallFailed, None]:
         """The first full answer, then each update. When the service goes away the failure comes, and once
         there is one again, another first answer. CallFailed when it ends the call for any other reason."""
         patient = False
         while True:
             try:
-                async for messages in self._call(method, path, token, patient=patient):
-                    yield messages
+                async with contextlib.aclosing(self._call(method, path, token, patient=patient)) as answers:
+                    async for messages in answers:
+                        yield messages
                 end = CallFailed("OK", "the service has ended the call")
             except CallFailed as error:
                 if error.code != "Unavailable":
@@ -76,7 +78,7 @@ class Service:
 
     async def _call(
         self, method: Method, path: str, token: str, *, patient: bool = False
-    ) -> AsyncGenerator[Messages]:
+    ) -> AsyncGenerator[Messages, None]:
         """Messages, those together that come at once. `patient`: wait until somebody listens."""
         ask: Ask = self._channel.unary_stream(f"/{SERVICE}/{method.value}")
         request = GetDestination(path=path, context_token=token).SerializeToString()
@@ -91,8 +93,8 @@ class Service:
                     reading = asyncio.ensure_future(_read(call))
                 yield tuple(batch)
         finally:
-            reading.cancel()
             call.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _read(call: Call) -> bytes | None:

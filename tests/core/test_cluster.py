@@ -4,7 +4,7 @@ import msgspec
 
 from agent.core.cluster import Cluster
 from agent.core.names import PodKey
-from agent.core.objects import Drop, Namespace, Pod, Put, Replace, Service
+from agent.core.objects import Drop, Metadata, Namespace, Pod, PodSpec, Put, Replace, Service
 from tests.build import api_service, namespace, pod
 
 
@@ -65,3 +65,15 @@ def test_other_services_touch_nobody() -> None:
     other = msgspec.convert({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}, Service)
     assert cluster.apply(Put(other)) == set()
     assert cluster.apply(Replace(Namespace, ())) == set()
+
+
+def test_pods_of_other_nodes_are_none_of_its_business() -> None:
+    cluster = Cluster("here")
+    own, other, nowhere = (
+        Pod(Metadata(name, uid=name), PodSpec(node_name=node))
+        for name, node in (("own", "here"), ("other", "there"), ("nowhere", None))
+    )
+    assert cluster.apply(Replace(Pod, (own, other, nowhere))) == {"own", "nowhere"}
+    assert set(cluster.pods) == {"own", "nowhere"}
+    assert cluster.apply(Drop(other)) == set()
+    assert Cluster().apply(Put(other)) == {"other"}

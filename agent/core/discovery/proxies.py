@@ -4,7 +4,7 @@ import msgspec
 
 from agent.core import names
 from agent.core.discovery.names import ENV_OPAQUE, OPAQUE_PORTS
-from agent.core.discovery.opaque import parse_opaque
+from agent.core.discovery.opaque import opaque_ports
 from agent.core.objects import Container
 from agent.core.ports import PortSet, named, parse_listen, parse_ports
 from agent.core.reasons import Complaint, Reason
@@ -59,9 +59,7 @@ def _late(started: str | None, asked: str | None) -> tuple[str, ...]:
     was started with."""
     if started is None or asked is None:
         return ()
-    known = parse_ports(started).ports
-    return tuple(text for text in parse_opaque(asked, {}).ports.elements() if not _covers(known, text))
-
-
-def _covers(ports: PortSet, element: str) -> bool:
-    return ports | parse_ports(element).ports == ports
+    known, wanted = opaque_ports(started, ()), opaque_ports(asked, ())
+    if known == wanted:
+        return ()
+    return tuple(str(PortSet((each,))) for each in wanted.ranges if known | PortSet((each,)) != known)

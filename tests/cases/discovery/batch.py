@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from tests.cases.discovery.case import Case, cases
 from tests.cases.discovery.play import play
@@ -14,9 +15,10 @@ from tests.cases.model import CaseError
 
 _AT_ONCE = 6
 """Most of a case is waiting for silence."""
-_LATE = 0.5
 _ENDED = 10.0
 """Seconds that cases which are stopped may take to put everything away."""
+_LATE = 0.5
+"""Seconds in which the last of gRPC's events have come."""
 
 
 def outcomes(entries: tuple[Entry, ...], only: set[str], *, in_pod: bool) -> Iterator[Outcome]:
@@ -28,14 +30,14 @@ def outcomes(entries: tuple[Entry, ...], only: set[str], *, in_pod: bool) -> Ite
     with asyncio.Runner() as runner:
         stopped = runner.run(_stopped())
         tasks = runner.run(_begin([each for each in playable if each.id in chosen], playable, in_pod=in_pod))
-        for name, case in chosen.items():
-            if isinstance(case, CaseError):
-                yield Outcome(name, titles[name], "FAIL", str(case))
-            else:
-                yield runner.run(_result(name, tasks, stopped))
-        # What is left of calls that were cancelled comes to their loop late; gRPC stumbles over a closed one,
-        # and then no other loop of this process hears of anything.
-        runner.run(asyncio.sleep(_LATE))
+        try:
+            for name, case in chosen.items():
+                if isinstance(case, CaseError):
+                    yield Outcome(name, titles[name], "FAIL", str(case))
+                else:
+                    yield runner.run(_result(tasks[name], stopped))
+        finally:
+            runner.run(_put_away(tasks))
 
 
 async def _begin(
@@ -66,7 +68,7 @@ async def _stopped() -> asyncio.Future[int]:
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _stop, stopped, number)
     return stopped
 
@@ -76,13 +78,23 @@ def _stop(stopped: asyncio.Future[int], number: int) -> None:
         stopped.set_result(number)
 
 
-async def _result(
-    name: str, tasks: dict[str, asyncio.Task[Outcome]], stopped: asyncio.Future[int]
-) -> Outcome:
-    await asyncio.wait({tasks[name], stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if stopped.done():
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.wait(tasks.values(), timeout=_ENDED)
-        sys.exit(128 + stopped.result())
-    return tasks[name].result()
+async def _result(task: asyncio.Task[Outcome], stopped: asyncio.Future[int]) -> Outcome:
+    awaited: set[asyncio.Future[Any]] = {task, stopped}
+    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+    if not stopped.done():
+        return task.result()
+    if stopped.result() == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + stopped.result())
+
+
+async def _put_away(tasks: dict[str, asyncio.Task[Outcome]]) -> None:
+    """End what still runs. gRPC crashes when the loop cancels a server's own tasks, as a Runner does at its
+    end; and what is left of calls that were cancelled comes late: gRPC stumbles over a loop that is closed,
+    and then no other loop of this process hears of anything."""
+    running = [task for task in tasks.values() if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=_ENDED)
+    await asyncio.sleep(_LATE)

@@ -32,7 +32,8 @@ class Stream:
         self.reading = asyncio.Event()
         self.reading.set()
         path = GET if call.method == "Get" else GET_PROFILE
-        self._rpc: Any = channel.unary_stream(path)(request(call.path, call.token))
+        stub: Any = channel.unary_stream(path)
+        self._rpc = stub(request(call.path, call.token))
         self._task = asyncio.create_task(self._read())
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """The words that a case of the destination service may use, by name and type; an unknown one is an error."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -54,7 +54,7 @@ class PodText(_Strict, frozen=True, kw_only=True):
     deleting: bool = False
     proxy_state: str | None = None
     env: str | Texts = {}
-    redirection: str | None = None
+    redirection: Literal["broken", "working"] | None = None
 
 
 class ServerText(_Strict, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.core import objects
 from agent.core.discovery import endpoints, profiles
-from agent.core.discovery.answers import Answer, Subject
+from agent.core.discovery.answers import Ended, Endpoints, Profile, Subject, Twofold
 from agent.core.discovery.catalog import Catalog
 from agent.core.discovery.config import Discovery
 from agent.core.discovery.targets import Client, Target
@@ -52,10 +52,10 @@ class Answers:
         self.config = config
         self._catalog = catalog
 
-    def get(self, target: Target, client: Client) -> tuple[Answer, frozenset[Subject]]:
+    def get(self, target: Target, client: Client) -> tuple[Endpoints | Ended | Twofold, frozenset[Subject]]:
         return endpoints.get(self._catalog, self.config, target, client)
 
-    def profile(self, target: Target, client: Client) -> tuple[Answer, frozenset[Subject]]:
+    def profile(self, target: Target, client: Client) -> tuple[Profile | Ended | Twofold, frozenset[Subject]]:
         return profiles.profile(self._catalog, self.config, target, client)
 
 

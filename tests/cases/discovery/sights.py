@@ -111,7 +111,7 @@ def full(match: re.Match[str], stream: Stream, scene: Scene) -> Held:
 
 
 def bare(match: re.Match[str], stream: Stream, scene: Scene) -> Held:
-    wanted = {"labels": {}, "tls": None, "hint": None, "http2": None, "weight": 10_000}
+    wanted: dict[str, Any] = {"labels": {}, "tls": None, "hint": None, "http2": None, "weight": 10_000}
     if stream.call.path[0].isdigit() or stream.call.path.startswith("["):
         wanted["at"] = stream.call.path
     return lambda: every(wanted, stream)
@@ -193,7 +193,12 @@ def identity(match: re.Match[str], stream: Stream, scene: Scene) -> Held | None:
 
 
 def default_profile(match: re.Match[str], stream: Stream, scene: Scene) -> Held:
-    wanted = {"routes": [], "dst_overrides": [], "retry_budget": DEFAULT_BUDGET, "profile_ref": None}
+    wanted: dict[str, Any] = {
+        "routes": [],
+        "dst_overrides": [],
+        "retry_budget": DEFAULT_BUDGET,
+        "profile_ref": None,
+    }
 
     def held() -> list[str]:
         named = stream.view.profile and stream.view.profile["fully_qualified_name"]

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,8 @@ KINDS = (
 )
 """Every kind that is listed, in the order in which they are."""
 
-_STATES = {"broken": "failed"}
+State = Literal["redirected", "failed", "pending", "unknown"]
+_STATES: dict[str, State] = {"broken": "failed", "working": "redirected"}
 """The product's word for a redirection state of the notation."""
 
 
@@ -62,7 +63,7 @@ class Redirected(msgspec.Struct, frozen=True):
     """The agent has found this state at a pod of its own node."""
 
     uid: str
-    state: str
+    state: State
 
 
 Change = Listed | Put | Dropped | Redirected
@@ -82,13 +83,13 @@ class World:
         self.cut = False
         self.noted: dict[str, str] = {}
         self.namespace = next((text.ns for text in texts if text.ns), NAMESPACE)
-        self.redirection: dict[Key, str] = {}
+        self.redirection: dict[Key, State] = {}
         self._watch: Callable[[Change], None] | None = None
         self._versions = itertools.count(1)
         for text in texts:
             key = self.put(manifest(text, config))
             if isinstance(text, PodText) and text.redirection:
-                self.redirection[key] = _STATES.get(text.redirection, text.redirection)
+                self.redirection[key] = _STATES[text.redirection]
 
     def watched(self, watch: Callable[[Change], None]) -> None:
         """List every kind to `watch`, then each change as it is made."""
@@ -140,7 +141,7 @@ class World:
             change(item)
         self.put(item)
 
-    def redirect(self, key: Key, state: str) -> None:
+    def redirect(self, key: Key, state: State) -> None:
         self.redirection[key] = state
         self._say(Redirected(self.items[key]["metadata"]["uid"], state))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from agent.core.objects import EndpointSlice, Put
+from agent.core.discovery.objects import EndpointSlice
+from agent.core.objects import Put
 from tests.cases.discovery.case import Call
 from tests.cases.discovery.client import Stream
 from tests.cases.discovery.objects import plain_addresses
@@ -127,14 +128,15 @@ async def broadcast(bench: Bench) -> None:
 async def mass_subscription(bench: Bench) -> None:
     count = _number(bench.case.call, "Profile streams", 3000)
     servers = _number(bench.case.call, "Servers", 500)
+    ips = plain_addresses(count)
     pods = [
         {"pod": f"p{n}", "ip": [ip], "mesh": True, "labels": {"app": f"a{n % servers}"}}
-        for n, ip in enumerate(plain_addresses(count))
+        for n, ip in enumerate(ips)
     ]
     policy = [{"server": f"s{n}", "sel": {"app": f"a{n}"}, "port": 80} for n in range(servers)]
     async with bench.run(*pods, *policy) as run:
         run.prompt = _OPENED
-        calls = [Call("Profile", f"{pod['ip'][0]}:80") for pod in pods]
+        calls = [Call("Profile", f"{ip}:80") for ip in ips]
         began = time.monotonic()
         for start in range(0, count, _BATCH):
             await run.begin_calls(*calls[start : start + _BATCH])

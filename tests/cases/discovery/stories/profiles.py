@@ -31,7 +31,10 @@ def _broken(written: str) -> dict[str, Any]:
     if match := re.fullmatch(r"retryBudget ttl '(\w+)'", written):
         budget = {"retryRatio": 0.5, "minRetriesPerSecond": 3, "ttl": match[1]}
         return {"routes": [good], "retryBudget": budget}
-    conditions = {"condition {}": {"condition": {}}, "all: [null]": {"condition": {"all": [None]}}}
+    conditions: dict[str, Manifest] = {
+        "condition {}": {"condition": {}},
+        "all: [null]": {"condition": {"all": [None]}},
+    }
     return {"routes": [{"name": "bad", **conditions.get(written, {})}]}
 
 
