@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import msgspec
@@ -39,15 +39,14 @@ class Door(msgspec.Struct, frozen=True):
     """What the endpoints ask of the daemon. All may be called from any thread.
 
     `stuck`: why the process should be restarted, or "". `not_ready`: what readiness waits for.
-    `private`: by method and path, what only root may ask; takes the pod named in the query ("" for
-    none) and gives JSON. It may raise TimeoutError when the loop is stuck, LookupError when there is no
-    such pod, and Refused.
+    `private`: by method and path, what only root may ask; takes the fields of the query and gives JSON. It
+    may raise TimeoutError when the loop is stuck, LookupError when there is no such pod, and Refused.
     """
 
     registry: CollectorRegistry
     stuck: Callable[[], str]
     not_ready: Callable[[], tuple[str, ...]]
-    private: dict[tuple[str, str], Callable[[str], bytes]]
+    private: dict[tuple[str, str], Callable[[dict[str, str]], bytes]]
 
 
 Answer = tuple[str, str, bytes]
@@ -62,9 +61,9 @@ class Application:
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        query = parse_qs(environ.get("QUERY_STRING", ""))
+        query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
         try:
-            status, kind, body = self._answer(method, path, query.get("pod", [""])[0])
+            status, kind, body = self._answer(method, path, query)
         except TimeoutError:
             status, kind, body = "503 Service Unavailable", TEXT, b"the agent's event loop does not answer\n"
         except LookupError as error:
@@ -74,7 +73,7 @@ class Application:
         start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
-    def _answer(self, method: str, path: str, pod: str) -> Answer:
+    def _answer(self, method: str, path: str, query: dict[str, str]) -> Answer:
         door = self._door
         match method, path:
             case "GET", "/live":
@@ -85,7 +84,7 @@ class Application:
                 return "200 OK", METRICS, generate_latest(door.registry)
         action = door.private.get((method, path)) if self._private else None
         if action is not None:
-            return "200 OK", JSON, action(pod)
+            return "200 OK", JSON, action(query)
         return "404 Not Found", TEXT, b"there is /live, /ready and /metrics\n"
 
 

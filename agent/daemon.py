@@ -29,6 +29,8 @@ from agent.cni.ledger import Ledger
 from agent.cni.watch import Watch
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
+from agent.core.discovery.explanation import Explanation, explanation
+from agent.core.discovery.targets import Invalid
 from agent.core.lifecycle import Redirection
 from agent.core.names import PodKey
 from agent.core.objects import Event
@@ -301,6 +303,20 @@ class Daemon:
             await keeper.visit_now()
         return await self.state()
 
+    def _explain(self, query: dict[str, str]) -> bytes:
+        """What does not go over the wire of an answer: the rule behind it, and each pod's redirection."""
+
+        async def answer() -> Explanation:
+            if not self.destinations.answering:
+                raise Refused("cannot explain an answer: this agent does not answer for destinations yet")
+            asked = (query.get(name, "") for name in ("question", "path", "token"))
+            try:
+                return explanation(self.destinations.explain(*asked))
+            except Invalid as error:
+                raise Refused(str(error)) from error
+
+        return msgspec.json.encode(self._ask(answer))
+
     def _snapshot(self) -> NodeState:
         return self._ask(self.state)
 
@@ -327,6 +343,7 @@ class Daemon:
             private={
                 ("GET", "/state"): self._answering(lambda _: self.state()),
                 ("GET", "/leftovers"): self._answering(self._leftovers, WORK_TIMEOUT),
+                ("GET", "/explain-destination"): self._explain,
                 ("POST", "/visit"): self._answering(self._visit),
                 ("POST", "/trial"): self._answering(self._trial),
                 ("POST", "/cleanup"): self._answering(self._cleanup, WORK_TIMEOUT),
@@ -338,9 +355,9 @@ class Daemon:
 
     def _answering(
         self, question: Callable[[str], Awaitable[Any]], patience: float = ANSWER_TIMEOUT
-    ) -> Callable[[str], bytes]:
+    ) -> Callable[[dict[str, str]], bytes]:
         """A question about a pod, as something that any thread may ask and get JSON."""
-        return lambda pod: msgspec.json.encode(self._ask(lambda: question(pod), patience))
+        return lambda query: msgspec.json.encode(self._ask(lambda: question(query.get("pod", "")), patience))
 
 
 def policy(settings: Settings) -> Policy:

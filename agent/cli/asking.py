@@ -23,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 UNEXPLAINED = "Redirection, and the rule that decided opacity, are not on the wire"
 
+ALIVE = 2.0
+"""Seconds in which an agent says that it is alive, that has just answered, or has not for some time."""
+
 QUESTIONS = {Method.GET: "endpoints", Method.PROFILE: "profile"}
 
 
@@ -54,7 +57,7 @@ class Asking(msgspec.Struct, frozen=True):
             own = self.host == "localhost"
         if not own:
             raise AgentError(f"cannot ask the socket of an agent elsewhere, at {self.address}")
-        return Agent(self.run_dir).explanation(QUESTIONS[method], path, self.token)
+        return Agent(self.run_dir, ALIVE).explanation(QUESTIONS[method], path, self.token)
 
 
 class Explainer:

@@ -48,10 +48,12 @@ class RefusedError(AgentError):
 
 
 class Agent:
-    """The agent whose socket is in `run_dir`. One connection per question."""
+    """The agent whose socket is in `run_dir`. One connection per question. `alive`: seconds in which it has
+    to say that it is alive."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, alive: float = ALIVE) -> None:
         self.path = run_dir / "agent.sock"
+        self._alive = alive
 
     def state(self) -> NodeState:
         """The whole node."""
@@ -109,7 +111,7 @@ class Agent:
             connection.close()
 
     def _ask(self, method: str, target: str, kind: type[T]) -> T:
-        self._exchange("GET", "/live", ALIVE)
+        self._exchange("GET", "/live", self._alive)
         status, body = self._exchange(method, target, TIMEOUT)
         words = body.decode(errors="replace").strip()
         match status:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.core.discovery.answers import SECOND, WEIGHT, Address, RetryBudget
-from agent.core.discovery.explanation import Explanation, Standing
+from agent.core.discovery.explanation import Explanation, Standing, stands
 from agent.core.reasons import MEANINGS
 from agent.destination.view import Told, ToldProfile, View
 
@@ -27,10 +27,10 @@ def completed(view: View, explained: Explanation | None, before: View | None = N
     """With what is not on the wire, where that is known: an address that is on its way out may be named by
     the messages still, and by the explanation no more, and keeps what was known of it `before`."""
     standings = _standings(explained)
-    known = before.addresses if before is not None else {}
+    if before is not None:
+        standings = {key: stands(told.address) for key, told in before.addresses.items()} | standings
     addresses = {
-        key: Told(_with(told.address, standings.get(key) or _known(known.get(key))), told.http2)
-        for key, told in view.addresses.items()
+        key: Told(_with(told.address, standings.get(key)), told.http2) for key, told in view.addresses.items()
     }
     return View(view.exists, view.labels, addresses)
 
@@ -77,9 +77,8 @@ def facts(profile: ToldProfile, rule: str) -> dict[str, str]:
     routes = (name or "(without a name)" for name in profile.routes)
     shares = (f"{each.authority} {each.weight / WEIGHT:g}" for each in profile.overrides)
     found = {
-        "name": f"Service {profile.name}" if profile.name else "no Service",
+        "name": f"Service {profile.name}" if profile.name else "",
         "opacity": f"{opacity}, by {rule}" if rule else opacity,
-        "endpoint": f"endpoint {described(profile.endpoint)}" if profile.endpoint is not None else "",
         "routes": f"routes {', '.join(routes)}" if profile.routes else "",
         "budget": _budget(profile.retry_budget) if profile.retry_budget is not None else "",
         "split": f"split {', '.join(shares)}" if profile.overrides else "",
@@ -87,6 +86,10 @@ def facts(profile: ToldProfile, rule: str) -> dict[str, str]:
         if profile.source
         else "",
     }
+    if profile.endpoint is not None:
+        labels = ", ".join(f"{name}={value}" for name, value in profile.endpoint.labels)
+        found |= {"endpoint": f"endpoint {whose(profile.endpoint)}", **_phrases(profile.endpoint)}
+        found["labels"] = f"labels {labels}" if labels else ""
     return {name: phrase for name, phrase in found.items() if phrase}
 
 
@@ -126,7 +129,7 @@ def _phrases(address: Address) -> dict[str, str]:
     transport = address.hint.transport_port if address.hint is not None else 0
     return {
         "tls": tls(address),
-        "hint": hint(address),
+        "hint": f"hint {protocol}" if (protocol := hint(address)) else "",
         "transport": f"transport header to port {transport}" if transport else "",
         "weight": f"weight {address.weight / WEIGHT:g}" if address.weight != WEIGHT else "",
         "authority": f"authority {address.authority}" if address.authority else "",
@@ -156,13 +159,6 @@ def _budget(budget: RetryBudget) -> str:
 
 def _standings(explained: Explanation | None) -> dict[tuple[str, int], Standing]:
     return {(each.ip, each.port): each for each in explained.addresses} if explained is not None else {}
-
-
-def _known(told: Told | None) -> Standing | None:
-    if told is None:
-        return None
-    address = told.address
-    return Standing(address.ip, address.port, address.redirection, address.withheld)
 
 
 def _with(address: Address, standing: Standing | None) -> Address:

@@ -17,6 +17,9 @@ from agent.destination.topic import CallEnded
 GRACE = 1.2
 """Seconds that calls may take to end, from the first word of it to their client."""
 
+LINGER = 0.1
+"""Seconds, of GRACE, in which calls are still answered that were on their way when the listener closed."""
+
 PENDING = 20_000
 MOST_PENDING = 24_000
 """Calls that may wait to be taken up by a listener: from the first number on some are refused, from the second
@@ -91,7 +94,7 @@ class GrpcServer:
     async def stop(self, reason: str) -> None:
         """GOAWAY; calls end with UNAVAILABLE, and are cut off after GRACE when they do not."""
         stopping = asyncio.ensure_future(self._server.stop(GRACE))
-        await asyncio.sleep(0)
+        await asyncio.wait({stopping}, timeout=LINGER)
         self._audience.end(reason)
         await stopping
 

@@ -15,7 +15,7 @@ import msgspec
 from agent.core.lifecycle import FIRST_RETRY, Finding, Redirection, after, retry_in
 from agent.core.names import PodKey
 from agent.core.objects import Pod
-from agent.core.plan import Goal, Plan
+from agent.core.plan import Goal, InitState, Plan
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.ruleset import drain, element_count, render
 from agent.core.spec import Derivation, RedirectSpec
@@ -37,6 +37,7 @@ PLACE_RETRY = 1.0
 """Longest wait between two looks for a netns that is not there, or for the end of another owner: a look
 costs little, and no event tells of either."""
 LAST_RETRY = 30.0
+ORPHANED = "its object is gone and its network namespace is not; left as it is"
 
 
 class CannotClean(Exception):  # noqa: N818
@@ -205,8 +206,7 @@ class Keeper:
         """The object is gone. Its rules stay as they are until the netns ends."""
         if self.hold is None:
             return False
-        message = "its object is gone and its network namespace is not; left as it is"
-        self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.ORPHANED, message=message))
+        self._report(Finding(phase=Phase.EXCLUDED, reason=Reason.ORPHANED, message=ORPHANED))
         self._lookout.stop()
         return True
 
@@ -287,7 +287,9 @@ class Keeper:
         self._contest.spend(sight.drift, bool(sight.foreign))
         if sight.around:
             self._around = sight.complaints
-        self._noted = self._noted or init_mismatch(planned, sight)
+        # What became of the container may be told after a look by its older word.
+        noted = self._noted if planned.init is InitState.SUCCEEDED else ()
+        self._noted = noted or init_mismatch(planned, sight)
         if sight.result == "nothing":
             await self._let_go()
         if sight.result != "unchanged" or sight.foreign or order.full or self._settling():
@@ -295,6 +297,8 @@ class Keeper:
             finding, later = self._contest.judge(finding, self.status.message)
             self._report(finding)
             self._due = _in(later) if later is not None else self._due
+        elif self.hold is not None and self._complaints() != self.status.complaints:
+            self._set(msgspec.structs.replace(self.status, complaints=self._complaints()))
         if self.status.reason is Reason.REDIRECTED:
             self._lookout.start(self.spec)
 
@@ -318,12 +322,8 @@ class Keeper:
     async def _take_over(self, planned: Plan) -> None:
         """With the setting takeover, linkerd-init's rules go once ours are verified in their place. Where
         it is `clean` that takes over, it removes them itself, and says what."""
-        wished = (
-            planned.takes_over
-            and not self._takeover
-            and self.status.reason is Reason.REDIRECTED
-            and self._duty.writes
-        )
+        verified = self.status.reason is Reason.REDIRECTED and self._duty.writes
+        wished = planned.takes_over and not self._takeover and verified
         left = any(complaint.reason is Reason.LEFTOVER for complaint in self._around)
         now = asyncio.get_running_loop().time()
         if self.hold is None or not wished or not left or now < self._clean_due:

@@ -22,6 +22,8 @@ from tests.cli.answered import MESHED, PROFILES
 from tests.cli.conftest import Cli
 from tests.cli.service import Service, Socket, held, on
 
+UNREDIRECTED = "The target's pod is known not to be redirected: TLS would reach the application."
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -36,9 +38,7 @@ def ask(cli: Cli, service: Service, tmp_path: Path) -> Any:
     """`ask(ADDR, ...)`: `diagnostics profile` of the service."""
 
     def invoke(*arguments: object) -> Result:
-        return cli(
-            "diagnostics", "profile", "--api-addr", service.address, "--run-dir", tmp_path, *arguments
-        )
+        return cli("diagnostics", "profile", "--api-addr", service.address, "--run-dir", tmp_path, *arguments)
 
     return invoke
 
@@ -115,8 +115,7 @@ def test_the_rule_and_the_redirection_are_told_beside(ask: Any, service: Service
     assert "withheld" not in result.stdout
     assert result.stderr.splitlines() == [
         "opaque, by annotation of the Pod",
-        "10.1.2.3:3306 (web-0): not redirected; no identity is sent (NotRedirected): The target's pod is "
-        "known not to be redirected: TLS would reach the application.",
+        f"10.1.2.3:3306 (web-0): not redirected; no identity is sent (NotRedirected): {UNREDIRECTED}",
         "! AddressClaimedTwice  10.1.2.3: cannot tell whose 10.1.2.3 is; look",
     ]
 
@@ -207,6 +206,22 @@ def test_a_listener_that_says_nothing(cli: Cli, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"cannot get an answer about {on('web')} from {address} within 1 s (--timeout" in result.stderr
     assert 1 <= time.monotonic() - began < 10
+
+
+def test_an_agent_that_is_frozen(cli: Cli, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as frozen, peer(None) as address:
+        frozen.bind(str(tmp_path / "agent.sock"))
+        frozen.listen()
+        result = cli(
+            *("diagnostics", "profile", on("web"), "--api-addr", address),
+            *("--timeout", "0.5", "--run-dir", tmp_path),
+        )
+
+    assert result.exit_code == 1
+    assert "within 0.5 s (--timeout waits longer): cannot get an answer of the agent at" in result.stderr
+    assert "is it stopped, or frozen?" in result.stderr
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from agent.core.discovery.answers import Address, Endpoints, Hint
-from agent.core.reasons import Reason
+from agent.core.reasons import MEANINGS, Reason
 from tests.cli.answered import IDENTITY, MESHED
 from tests.cli.conftest import Cli, answer
 from tests.cli.service import Service, Socket, on
@@ -83,7 +83,9 @@ def test_rows_in_json(ask: Any, service: Service) -> None:
     result = ask(on("db"), "-o", "json")
 
     assert result.exit_code == 0
-    assert result.stdout == """[
+    assert (
+        result.stdout
+        == """[
   {
     "namespace": "shop",
     "ip": "10.0.0.9",
@@ -120,6 +122,7 @@ def test_rows_in_json(ask: Any, service: Service) -> None:
   }
 ]
 """
+    )
 
 
 def test_rows_are_sorted_by_namespace_service_and_address(ask: Any, service: Service) -> None:
@@ -248,10 +251,10 @@ def test_redirection_stands_beside_the_table(ask: Any, service: Service, tmp_pat
         assert "redirected" not in result.stdout
         assert result.stderr.splitlines() == [
             f"{on('web')}: redirection of 4: 1 redirected, 1 not redirected, 2 not known",
-            f"{on('web')}: 10.0.0.2:80 (web-2): not redirected; no identity is sent (NotRedirected): The "
-            "target's pod is known not to be redirected: TLS would reach the application.",
+            f"{on('web')}: 10.0.0.2:80 (web-2): not redirected; no identity is sent (NotRedirected): "
+            + MEANINGS[Reason.NOT_REDIRECTED].meaning,
             f"{on('web')}: 10.0.0.3:80 (web-3): redirection not known; no identity is sent (PortSkipped): "
-            "The target's port is skipped inbound, so no proxy would take TLS there.",
+            + MEANINGS[Reason.PORT_SKIPPED].meaning,
         ]
 
 
@@ -292,5 +295,3 @@ def test_without_the_agents_socket_it_is_said_once(ask: Any, service: Service) -
     assert result.exit_code == 0
     assert len(result.stderr.splitlines()) == 1
     assert "are not on the wire: cannot reach the agent at" in result.stderr
-
-

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -62,8 +63,8 @@ class Watched:
         return list(self._lines["out"].queue)
 
     @staticmethod
-    def _read(stream: object, into: "queue.Queue[str]") -> None:
-        for line in stream:  # type: ignore[attr-defined]
+    def _read(stream: IO[str] | None, into: "queue.Queue[str]") -> None:
+        for line in stream or ():
             into.put(line)
 
 
@@ -86,7 +87,7 @@ def web(*addresses: Address) -> Endpoints:
 
 
 FULL = {"identity": IDENTITY, "server_name": IDENTITY, "hint": Hint("h2", 4143), "http2": True}
-TLS = f"TLS as {IDENTITY}, HTTP/2, transport header to port 4143"
+TLS = f"TLS as {IDENTITY}, hint HTTP/2, transport header to port 4143"
 
 
 def test_endpoints_come_change_and_go(tmp_path: Path) -> None:
@@ -108,8 +109,8 @@ def test_endpoints_come_change_and_go(tmp_path: Path) -> None:
             tell(web(lost, pod(2, labels=(("pod", "web-2"), ("zone", "b")))))
             assert told.line() == (
                 f"{where}: changed 10.0.0.1:80 (web-1): TLS as {IDENTITY} -> no TLS (NotRedirected); "
-                "HTTP/2 -> nothing; transport header to port 4143 -> nothing; redirected -> not redirected; "
-                "parameters of HTTP/2"
+                "hint HTTP/2 -> nothing; transport header to port 4143 -> nothing; "
+                "redirected -> not redirected; parameters of HTTP/2"
             )
             assert told.line() == f"{where}: changed 10.0.0.2:80 (web-2): zone a -> zone b"
 
@@ -218,12 +219,24 @@ def test_a_profile_changes(tmp_path: Path) -> None:
             ]
 
             tell(Profile(retry_budget=RetryBudget(), endpoint=pod(1, **FULL, redirection="redirected")))
-            assert [told.line() for _ in range(5)] == [
-                f"{where}: Service {NAME} -> no Service",
+            assert [told.line() for _ in range(10)] == [
                 f"{where}: opaque, by annotation of the Service -> not opaque",
-                f"{where}: endpoint 10.0.0.1:80 (web-1): {TLS}, redirected",
+                f"{where}: endpoint 10.0.0.1:80 (web-1)",
+                f"{where}: TLS as {IDENTITY}",
+                f"{where}: hint HTTP/2",
+                f"{where}: transport header to port 4143",
+                f"{where}: redirected",
+                f"{where}: labels pod=web-1, zone=a",
+                f"{where}: no longer: Service {NAME}",
                 f"{where}: no longer: routes GET <b>, (without a name), (without a name)",
                 f"{where}: no longer: split a:80 0.9, b:80 0.1",
+            ]
+
+            opaque = pod(1, **{**FULL, "hint": Hint("opaque", 4143)}, redirection="redirected")
+            tell(Profile(opaque=True, retry_budget=RetryBudget(), endpoint=opaque))
+            assert [told.line() for _ in range(2)] == [
+                f"{where}: not opaque -> opaque",
+                f"{where}: hint HTTP/2 -> hint opaque",
             ]
 
             tell(Profile())

@@ -327,8 +327,9 @@ def test_a_later_run_that_undoes_complete_rules_is_joined(tmp_path: Path, init: 
             # No event tells of a legacy table. The kubelet does, of the container.
             one.put(manifest("web", stage.pod.name, init, KILLED))
         one.wait_reason("default/web", "Redirected")
-        said = rows(one)["web"]["linkerdInit"]
-        assert said == told(init, past) + (["reported success"] if init.flavour == "nft" else [])
+        want = told(init, past) + (["reported success"] if init.flavour == "nft" else [])
+        # Of legacy rules the agent may have known before the kubelet's word came.
+        one.wait(lambda: rows(one)["web"]["linkerdInit"] == want, f"{want}")
         for flow in flows:
             flow.goes_on()
         ours_decide(one, stage)
@@ -375,3 +376,14 @@ def test_an_agent_that_was_started_anew_says_the_same(tmp_path: Path, past: Past
             assert rows(one)["web"]["linkerdInit"] == told(init, past)
             one.stop()
             one.start()
+
+
+def test_a_report_of_success_that_is_taken_back_is_no_complaint_any_more(tmp_path: Path) -> None:
+    """The kubelet's word on the container may come after a look at what it left."""
+    init = Init("nft", (4,))
+    with staged(init.families, tmp_path) as stage, agent(tmp_path) as one:
+        carry_out(stage.pod.name, init.commands[:4])
+        one.put(manifest("web", stage.pod.name, init))
+        one.wait(lambda: "InitResultMismatch" in str(one.pod("default/web")["status"]), "the complaint")
+        one.put(manifest("web", stage.pod.name, init, KILLED))
+        one.wait(lambda: "InitResultMismatch" not in str(one.pod("default/web")["status"]), "its end")

@@ -3,11 +3,11 @@
 import time
 
 from tests.demo.journey import Conversation, follow, travel
+from tests.demo.manifests import pod_of
 from tests.demo.redirection import SKIP_OUT
 from tests.demo.rules import counter, handles
 from tests.demo.stage import Stage, seen_by
 from tests.demo.tell import Teller, eventually
-from tests.lab.agent import pod_manifest
 
 
 def annotation_changes(stage: Stage, tell: Teller) -> None:
@@ -26,7 +26,7 @@ def annotation_changes(stage: Stage, tell: Teller) -> None:
         before = handles(web, "chain", "set", "counter")
         tell.say(f"A connection to port 8080 stays open. Now web gets {SKIP_OUT}: 3306,5432.")
         began = time.monotonic()
-        stage.agent.put(pod_manifest(web.name, web.netns, annotations={SKIP_OUT: "3306,5432"}))
+        stage.agent.put(pod_of(web, annotations={SKIP_OUT: "3306,5432"}))
         how = eventually(lambda: seen_by(stage.agent, web).status.how, "updated")
         took = (time.monotonic() - began) * 1000
         tell.fact(

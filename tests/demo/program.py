@@ -1,4 +1,4 @@
-"""A process of the stage that writes one JSON object per line, the first when it is ready."""
+"""A process of the stage that writes lines: JSON objects, of which one says that it is ready, or words."""
 
 import ctypes
 import json
@@ -17,17 +17,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Program:
-    """`python -m` one of the lab's or the demo's modules, with its output in a file.
+    """`python -m` a module, with its output in a file; `netns`: inside this network namespace.
 
     It has a session of its own: Ctrl-C reaches the demo alone, which then ends it.
     """
 
-    def __init__(self, log: Path, module: str, *arguments: str) -> None:
+    def __init__(self, log: Path, module: str, *arguments: str, netns: str = "") -> None:
         self._log = log
         self._read = 0
+        inside = ("ip", "netns", "exec", netns) if netns else ()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*inside, sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -43,6 +44,10 @@ class Program:
             time.sleep(0.01)
 
     def news(self) -> list[JSON]:
+        """The JSON objects among the `lines`."""
+        return [json.loads(line) for line in self.lines() if line.startswith("{")]
+
+    def lines(self) -> list[str]:
         """Lines written since the last call; a line of which the end is missing comes next time."""
         with self._log.open("rb") as log:
             log.seek(self._read)
@@ -50,7 +55,7 @@ class Program:
         if not whole:
             return []
         self._read += len(whole) + 1
-        return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+        return whole.decode().splitlines()
 
     def close(self) -> None:
         self._process.kill()

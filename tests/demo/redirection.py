@@ -4,11 +4,12 @@ import time
 from typing import Any
 
 from tests.demo.journey import follow, travel
+from tests.demo.manifests import pod_of
 from tests.demo.network import Pod
 from tests.demo.rules import handles, listing
 from tests.demo.stage import PROXY_UID, Stage, seen_by
 from tests.demo.tell import Teller
-from tests.lab.agent import Agent, pod_manifest
+from tests.lab.agent import Agent
 
 SKIP_IN = "config.linkerd.io/skip-inbound-ports"
 SKIP_OUT = "config.linkerd.io/skip-outbound-ports"
@@ -17,7 +18,7 @@ SKIP_OUT = "config.linkerd.io/skip-outbound-ports"
 def introduce(agent: Agent, pod: Pod, **details: Any) -> float:
     """Write the pod's manifest and wait until it is redirected. Returns how many milliseconds that took."""
     began = time.monotonic()
-    agent.put(pod_manifest(pod.name, pod.netns, **details))
+    agent.put(pod_of(pod, **details))
     agent.wait_reason(pod.key, "Redirected")
     return (time.monotonic() - began) * 1000
 

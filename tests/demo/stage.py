@@ -43,10 +43,10 @@ class Stage:
         self.interrupts = interrupts
         self.connections = 0
         self.owned = False
-        self.agent = _agent("agent", ownership)
+        self.agent = _agent("agent", ownership, "--identity-trust-domain", "cluster.local")
         self.plain = _agent("plain-agent", "off")
         self._proxies: dict[str, Program] = {}
-        self._applications: list[Program] = []
+        self._programs: list[Program] = []
 
     def build(self) -> None:
         """Namespaces first, then proxy and application in each; returns when all of them listen.
@@ -64,8 +64,8 @@ class Stage:
             with self.interrupts.shielded():
                 self._proxies[pod.name] = Program(HOME / f"{pod.name}-proxy.log", *proxy)
             with self.interrupts.shielded():
-                self._applications.append(Program(HOME / f"{pod.name}-application.log", *application))
-        for program in (*self._proxies.values(), *self._applications):
+                self._programs.append(Program(HOME / f"{pod.name}-application.log", *application))
+        for program in (*self._proxies.values(), *self._programs):
             program.wait_until_ready()
 
     def proxy(self, pod: Pod) -> Program:
@@ -89,6 +89,15 @@ class Stage:
         tell.show(done.stdout + done.stderr)
         return done.returncode, done.stdout
 
+    def within(self, tell: Teller, pod: Pod, *arguments: str) -> Program:
+        """Start the command line in a pod, where it goes on and tells what it sees."""
+        tell.command(f"pointsman {' '.join(arguments)}", pod.name)
+        log = HOME / f"{pod.name}-{len(self._programs)}.log"
+        told = (*arguments, "--run-dir", str(self.agent.run_dir))
+        with self.interrupts.shielded():
+            self._programs.append(Program(log, "agent", *told, netns=pod.netns))
+        return self._programs[-1]
+
     def close(self) -> None:
         """End every process, whatever state it is in, and delete every namespace."""
         for agent in (self.agent, self.plain):
@@ -96,7 +105,7 @@ class Stage:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     agent.stop(patience=STOP_PATIENCE)
             agent.close()
-        for program in (*self._proxies.values(), *self._applications):
+        for program in (*self._proxies.values(), *self._programs):
             program.close()
         remove(self.pods)
 
@@ -140,7 +149,7 @@ def seen_by(agent: Agent, pod: Pod) -> PodState:
     return msgspec.convert(agent.pod(pod.key), PodState)
 
 
-def _agent(name: str, ownership: str) -> Agent:
+def _agent(name: str, ownership: str, *flags: str) -> Agent:
     directory = HOME / name
     directory.mkdir()
-    return Agent(directory, "--table-ownership", ownership)
+    return Agent(directory, "--table-ownership", ownership, *flags)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from agent.destination.metrics import SERVICE, Method
 from agent.destination.proto.destination_pb2 import GetDestination
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 CANCEL = 8
 
@@ -143,12 +144,17 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def peer(port: int, *, window: int = (1 << 31) - 1) -> AsyncIterator[Peer]:
-    """A connection whose preface is sent. With a small `window` it is a client that does not read."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+async def peer(
+    port: int = 0, *, window: int = (1 << 31) - 1, sock: socket.socket | None = None
+) -> AsyncIterator[Peer]:
+    """A connection whose preface is sent: to `port`, or `sock` as it is. With a small `window` it is a client
+    that does not read."""
+    if sock is None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    else:
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
     made = Peer(reader, writer)
-    settings = setting(2, 0) + setting(4, window)
-    made.send(PREFACE + frame(SETTINGS, settings))
+    made.send(PREFACE + frame(SETTINGS, setting(2, 0) + setting(4, window)))
     if window > 65_535:
         made.send(frame(WINDOW_UPDATE, struct.pack(">I", (1 << 31) - 1 - 65_535)))
     try:

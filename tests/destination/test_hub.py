@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -79,7 +80,7 @@ class Room:
         await asyncio.gather(*(call.task for call in calls if call.task), return_exceptions=True)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def room() -> AsyncIterator[Room]:
     made = Room()
     made.hub.open()

@@ -210,8 +210,8 @@ async def test_twenty_restarts_under_streams() -> None:
         listener = await here.listen(f"127.0.0.1:{port}")
         port = listener.port
         if not clients:
-            clients = [proxy(port, ("grpc.initial_reconnect_backoff_ms", 100)) for _ in range(20)]
-            clients = [await client.__aenter__() for client in clients]
+            option = ("grpc.initial_reconnect_backoff_ms", 100)
+            clients = [Proxy(f"127.0.0.1:{port}", option) for _ in range(20)]
         views = [client.get(path("web"), wait_for_ready=True) for client in clients for _ in range(10)]
         await asyncio.gather(*(view.message() for view in views))
         assert all(list(view.addresses or ()) == [f"10.1.0.{round_}:8080"] for view in views)

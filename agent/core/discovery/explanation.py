@@ -36,16 +36,16 @@ def explanation(answer: Answer) -> Explanation:
             waits = tuple(sorted(lacking, key=lambda lack: (lack.what, lack.namespace, lack.name)))
             return msgspec.structs.replace(found, lacking=waits)
         case Endpoints(addresses=addresses):
-            return Explanation(addresses=tuple(map(_standing, addresses)))
+            return Explanation(addresses=tuple(map(stands, addresses)))
         case Profile():
             return Explanation(
                 rule=answer.rule,
-                addresses=() if answer.endpoint is None else (_standing(answer.endpoint),),
+                addresses=() if answer.endpoint is None else (stands(answer.endpoint),),
                 complaints=answer.complaints,
             )
         case Ended():
             return Explanation()
 
 
-def _standing(address: Address) -> Standing:
+def stands(address: Address) -> Standing:
     return Standing(address.ip, address.port, address.redirection, address.withheld)
