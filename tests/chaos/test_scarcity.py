@@ -18,6 +18,7 @@ import inotify_simple
 import pytest
 
 from agent.core.objects import Put, Replace
+from agent.files.manifests import KINDS
 from agent.files.source import FilesSource
 from tests.chaos.tables import listing
 from tests.lab.agent import Agent, agent, descriptors, pod_manifest
@@ -215,7 +216,7 @@ async def test_no_inotify_left_on_the_node(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(inotify_simple, "INotify", refused)
     events = FilesSource(tmp_path, period=0.05).events()
-    assert [type(await anext(events)) for _ in range(3)] == [Replace] * 3
+    assert [type(await anext(events)) for _ in KINDS] == [Replace] * len(KINDS)
     (tmp_path / "pod.yaml").write_text("kind: Pod\nmetadata: {name: web}\n")
     assert isinstance(await asyncio.wait_for(anext(events), 5), Put)
 
