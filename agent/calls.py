@@ -59,18 +59,37 @@ class Calls:
 
     async def run(self) -> None:
         """Open the sockets, each when it is time, and keep the attachments free of what has ended."""
-        await asyncio.to_thread(sweep, self._run_dir, "cni-*.sock")
-        self._server.open_private()
+        while not await self._prepared():
+            await asyncio.sleep(PRUNE_PERIOD)
         while not await self._fit():
             await asyncio.sleep(TAKE_OVER_RETRY)
         self._take_over()
         while True:
             await self._gate.prune()
             self._gate.announce_again()
-            if not await asyncio.to_thread(self._server.reachable):
-                log.warning("the shim's socket is gone, or another file lies in its place; made anew")
-                self._take_over()
+            await self._look_after()
             await asyncio.sleep(PRUNE_PERIOD)
+
+    async def _prepared(self) -> bool:
+        try:
+            for pattern in ("cni-*.sock", ".cni-*.new"):
+                await asyncio.to_thread(sweep, self._run_dir, pattern)
+            self._server.open_private()
+        except OSError as error:
+            log.error("cannot answer the CNI shim; tried again", error=str(error))
+            return False
+        return True
+
+    async def _look_after(self) -> None:
+        try:
+            reachable = await asyncio.to_thread(self._server.reachable)
+        except OSError as error:
+            log.warning("cannot find out who answers the CNI shim; tried again", error=error.strerror)
+            return
+        if not reachable:
+            log.warning("the shim's socket is gone, or another file lies in its place; made anew")
+            self._take_over()
+        self.open |= reachable
 
     def _take_over(self) -> None:
         try:
@@ -158,7 +177,11 @@ class Calls:
         knows = self._enforcer.duty.listed and self._enforcer.settled()
         if knows and not self._enforcer.duty.policy.observe:
             return True
-        return not await asyncio.to_thread(answers, self._run_dir / "cni.sock")
+        try:
+            return not await asyncio.to_thread(answers, self._run_dir / "cni.sock")
+        except OSError:
+            # Out of descriptors: nothing is known, and nothing is taken from anybody.
+            return False
 
     def _private(self, instance: str) -> Path:
         return self._run_dir / f"cni-{instance}.sock"

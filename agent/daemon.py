@@ -26,6 +26,7 @@ from agent.admin import Admin, Door, Refused
 from agent.calls import Calls
 from agent.cni.install import CannotInstallError, Installer
 from agent.cni.ledger import Ledger
+from agent.cni.server import answers
 from agent.cni.watch import Watch
 from agent.collector import StateCollector
 from agent.core.cluster import Cluster
@@ -84,7 +85,10 @@ class Daemon:
         self.registry.register(StateCollector(self._snapshot))
         self.lock = WriterLock(settings.lock_path)
         self.destinations = Destinations(settings.answering, self.registry)
-        self.listeners = PodListeners(self.destinations, self.enforcer, settings.answering.port)
+        answering = settings.answering
+        self.listeners = PodListeners(
+            self.destinations, self.enforcer, answering.node_name, answering.port, self._overlapping
+        )
         ledger = Ledger(settings.attachments_dir)
         self.gate = Gate(self.enforcer, ledger, settings.unknown_wait, self.listeners.ensure)
         self.calls = Calls(self.gate, self.enforcer, self.lock, settings.run_dir, self.registry)
@@ -111,6 +115,8 @@ class Daemon:
         try:
             await self._work()
         finally:
+            # gRPC takes the process down when the loop ends under a server, and with it the reason why.
+            await self._deafen()
             self.lock.release()
             admin.close()
             self._watchdog.stop()
@@ -122,7 +128,7 @@ class Daemon:
             calls = rooms.create_task(self.calls.run())
             works = [self._pump, self._become_writer, self._beat]
             works += [self.watch.run] if self.watch is not None else []
-            works += [self._answer] if self.settings.answering.enabled else []
+            works += [self._answer, self.destinations.tidy] if self.settings.answering.enabled else []
             others = [rooms.create_task(work()) for work in works]
             await self._stop.wait()
             log.info("stopping")
@@ -130,10 +136,13 @@ class Daemon:
             await self.calls.close()
             for task in others:
                 task.cancel()
-            await self.listeners.close()
-            await self.destinations.close()
+            await self._deafen()
             # Last, and awaited by the group: it gives back the sockets that own the tables.
             enforcing.cancel()
+
+    async def _deafen(self) -> None:
+        await self.listeners.close()
+        await self.destinations.close()
 
     async def _pump(self) -> None:
         self.gate.restore()
@@ -144,7 +153,14 @@ class Daemon:
 
     async def _answer(self) -> None:
         await self.destinations.open()
-        await self.listeners.follow_all()
+        await self.destinations.complete()
+        await self.listeners.run(self.settings.listener_period)
+
+    def _overlapping(self) -> bool:
+        """Whether another agent of this node runs. One that ends gives up the lock last of all."""
+        sockets = self.settings.run_dir.glob("cni-*.sock")
+        others = (answers(path) for path in sockets if self.calls.instance not in path.name)
+        return not self.enforcer.duty.writer or any(others)
 
     def _told(self, keeper: Keeper, note: Changed | Closed, status: Redirection) -> None:
         if isinstance(note, Changed):

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import structlog
 
-from agent.cni.ledger import Ledger, ended, inode_of
+from agent.cni.ledger import Ledger, all_ended, inode_of
 from agent.core.attachments import Attachment
 from agent.core.cni import CniError, Code, Request
-from agent.core.gate import UNMESHED, Answer, announced, failing, injected, judge, refusal
+from agent.core.gate import UNMESHED, Answer, announced, failing, injected, judge, refusal, sandbox_ended
 from agent.core.names import made_from_name
 from agent.core.objects import Pod
 from agent.core.reasons import Reason
@@ -57,10 +57,14 @@ class Gate:
 
     def restore(self) -> None:
         """Take up what earlier agents were told. Again when this one becomes the writer, since the one before
-        it may have been told more."""
+        it may have been told more, and has answered what was relayed."""
+        told = {attachment.key: attachment for attachment in self._duty.attachments}
         for attachment in self._ledger.load():
-            if attachment.key not in {known.key for known in self._duty.attachments}:
-                self._duty.attachments.put(attachment)
+            if attachment.key not in told or attachment.let_through:
+                told[attachment.key] = attachment
+        # The last one of a pod stands, whoever was told of it.
+        for attachment in sorted(told.values(), key=lambda one: one.since):
+            self._duty.attachments.put(attachment)
         for keeper in self._enforcer.keepers.values():
             keeper.wake()
 
@@ -74,10 +78,14 @@ class Gate:
         deadline = asyncio.get_running_loop().time() + PATIENCE
         pod = await self._known(attachment)
         if pod is None and injected(attachment):
+            if not self._duty.attachments.of_container(*attachment.key):
+                # To announce it now would be for ever: its DEL has been.
+                raise CniError(Code.LATER, *sandbox_ended(attachment.pod))
             pod = self._announce(attachment)
         if pod is None:
             self._let_through(attachment)
             return "unknown"
+        self._mark_known(attachment)
         return await self._redirected(pod, deadline)
 
     async def delete(self, request: Request) -> str:
@@ -130,7 +138,9 @@ class Gate:
 
     async def prune(self) -> None:
         """Forget attachments whose netns is gone: their DEL came while no agent ran."""
-        gone = await asyncio.to_thread(_ended, list(self._duty.attachments))
+        ended = await asyncio.to_thread(all_ended, list(self._duty.attachments))
+        # Another ADD of the same container may have come meanwhile, with another netns.
+        gone = [one for one in ended if one in self._duty.attachments.of_container(*one.key)]
         self._forget(gone)
         self._enforcer.release(gone)
 
@@ -140,18 +150,20 @@ class Gate:
 
     def admit(self, request: Request) -> Attachment:
         """Take in where the pod is, before anything that may take time."""
-        attachment = msgspec.structs.replace(
-            request.attachment, inode=inode_of(request.attachment.netns), since=time.time()
-        )
+        inode, known = inode_of(request.attachment.netns), self._has_object(request.attachment)
+        attachment = msgspec.structs.replace(request.attachment, inode=inode, since=time.time(), known=known)
         if attachment.pod is not None:
             self._duty.attachments.put(attachment)
         return attachment
 
     def announce_again(self) -> None:
-        """Meshed pods that an earlier agent was told of, and that their source still does not know."""
-        for attachment in self._duty.attachments if self._duty.listed else ():
-            young = time.time() - attachment.since < self._unknown_wait
-            if injected(attachment) and not young and self._find(attachment) is None:
+        """Meshed pods that an earlier agent was told of, and that their source still does not know. Not those
+        whose object has come and gone: what it said is in their rules, and stays."""
+        for attachment in list(self._duty.attachments) if self._duty.listed else ():
+            self._mark_known(attachment)
+            young = 0 <= time.time() - attachment.since < self._unknown_wait
+            found = attachment.known or young or self._find(attachment) is not None
+            if injected(attachment) and not found:
                 self._enforcer.wake({self._announce(attachment).uid})
 
     def _announce(self, attachment: Attachment) -> Pod:
@@ -167,7 +179,9 @@ class Gate:
         self._duty.attachments.forget(gone)
         for attachment in gone:
             self._ledger.forget(attachment)
-            self._duty.cluster.withdraw(attachment.uid or attachment.container_id)
+            # Unless the pod lives on, in a sandbox that was made anew.
+            if not any(one.pod_uid == attachment.pod_uid for one in self._duty.attachments):
+                self._duty.cluster.withdraw(attachment.pod_uid)
 
     async def _known(self, attachment: Attachment) -> Pod | None:
         deadline = asyncio.get_running_loop().time() + self._unknown_wait
@@ -188,15 +202,27 @@ class Gate:
         named = self._duty.cluster.find(attachment.pod)
         return named if named is not None and (not attachment.uid or made_from_name(named.uid)) else None
 
+    def _has_object(self, attachment: Attachment) -> bool:
+        pod = self._find(attachment)
+        return pod is not None and pod.uid in self._duty.cluster.pods
+
+    def _mark_known(self, attachment: Attachment) -> None:
+        """For the next agent; of a pod that is not injected, nothing follows from it."""
+        if injected(attachment) and not attachment.known and self._has_object(attachment):
+            self._note(msgspec.structs.replace(attachment, known=True))
+
     def _let_through(self, attachment: Attachment) -> None:
         log.warning(
             "pod let through: its source does not know it; it is redirected as soon as it does",
             pod=str(attachment.pod),
             waited_s=self._unknown_wait,
         )
-        late = msgspec.structs.replace(attachment, let_through=True)
-        self._duty.attachments.put(late)
-        self._ledger.save(late)
+        self._note(msgspec.structs.replace(attachment, let_through=True))
+
+    def _note(self, attachment: Attachment) -> None:
+        """More is known of an attachment, unless its DEL has come."""
+        if self._duty.attachments.note(attachment):
+            self._ledger.save(attachment)
 
     async def _redirected(self, pod: Pod, deadline: float) -> str:
         keeper = self._enforcer.keeper(pod.uid)
@@ -220,7 +246,3 @@ class Gate:
             await self._prepare(keeper)
             return "redirected"
         return "unmeshed" if status.reason in UNMESHED else "waived"
-
-
-def _ended(attachments: list[Attachment]) -> list[Attachment]:
-    return [attachment for attachment in attachments if ended(attachment)]

@@ -6,134 +6,241 @@ listen in one pod, and the kernel gives new connections to either, until the old
 """
 
 import asyncio
-import contextlib
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from agent.core.discovery.asked import Asked, asked
-from agent.core.reasons import Reason
+from agent.core.discovery.targets import Client
+from agent.core.reasons import Complaint, Phase, Reason
 from agent.destinations import LEAVING, Destinations
 from agent.node.enforcer import Enforcer
 from agent.node.hold import Hold
 from agent.node.keeper import Keeper
-from agent.node.listeners import ListenersUnreadableError, listening
+from agent.node.listeners import Holder, ListenersUnreadableError, bindable, holders, own_inodes
 from agent.node.netns import NetnsId, run_in
 from agent.state import PodAsks
 
 if TYPE_CHECKING:
     from agent.destination.listener import Listener
 
-REDIRECTED = (Reason.REDIRECTED, Reason.IPTABLES)
+SERVED = (Phase.APPLIED, Phase.FAILED)
+"""A proxy whose rules cannot be verified, or are being undone, asks all the same."""
+
+ENDED = "the agent does not listen here any more; connect again"
 
 log = structlog.get_logger("destination")
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """A listener, and the netns that it is in."""
+    """A listener, and where it is."""
 
     netns: NetnsId
-    port: int
+    place: Asked
     listener: "Listener"
 
 
-class PodListeners:
-    """By pod UID. `default_port` is for proxies that do not say where they ask."""
+class _Seat:
+    """One pod's listener, and `complaint`: why there is none, or who shares its port. Changed in `turn`."""
 
-    def __init__(self, destinations: Destinations, enforcer: Enforcer, default_port: int) -> None:
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.open: _Open | None = None
+        self.complaint: Complaint | None = None
+
+
+class PodListeners:
+    """By pod UID. `default_port` is for proxies that do not say where they ask. `overlapping`, called on any
+    thread: whether another agent of this node runs, whose listeners are not to be taken for strangers'."""
+
+    def __init__(
+        self,
+        destinations: Destinations,
+        enforcer: Enforcer,
+        node: str,
+        default_port: int,
+        overlapping: Callable[[], bool],
+    ) -> None:
         self._destinations = destinations
         self._enforcer = enforcer
+        self._node = node
         self._default_port = default_port
-        self._open: dict[str, _Open] = {}
-        self._problems: dict[str, str] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._overlapping = overlapping
+        self._seats: dict[str, _Seat] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._complete = False
         self._closing = False
 
     def state(self, keeper: Keeper) -> PodAsks | None:
         """None for a pod without a proxy."""
-        wanted = self._wanted(keeper)
+        wanted, seat = self._wanted(keeper), self._seats.get(keeper.uid)
         if wanted is None:
             return None
-        is_open = self._open.get(keeper.uid)
-        return PodAsks(wanted.asks, is_open.port if is_open else 0, self._problems.get(keeper.uid, ""))
+        port = seat.open.place.port if seat is not None and seat.open is not None else 0
+        complaint = seat.complaint if seat is not None else None
+        waits_for = self._destinations.waits_for
+        if complaint is None and waits_for and wanted.asks == "us" and keeper.status.phase in SERVED:
+            complaint = Complaint(Reason.NOT_ANSWERING, wanted.address, waits_for)
+        return PodAsks(wanted.asks, port, complaint)
 
     def follow(self, keeper: Keeper) -> None:
         """Something about the pod has changed: open, close or move its listener, as it takes."""
-        task = asyncio.create_task(self.ensure(keeper))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def follow_all(self) -> None:
-        """Answers can be given from now on."""
-        for keeper in list(self._enforcer.keepers.values()):
-            await self.ensure(keeper)
+        self._begin(keeper, also_open=self._complete)
 
     async def ensure(self, keeper: Keeper) -> None:
-        """The pod has the listener that it should have, or the reason why not is known."""
-        async with self._turns.setdefault(keeper.uid, asyncio.Lock()):
-            await self._settle(keeper)
-        if keeper.uid not in self._enforcer.keepers and keeper.uid not in self._open:
-            self._turns.pop(keeper.uid, None)
-            self._problems.pop(keeper.uid, None)
+        """The pod, which is new, has the listener that it should have, or the reason why not is known. Calls
+        are taken at once, and held until they can be answered."""
+        await self._destinations.opening()
+        await asyncio.shield(self._begin(keeper, also_open=True))
+
+    async def run(self, period: float) -> None:
+        """From now on all pods are served. Every `period` seconds it is tried again where a port was not to
+        be had, and looked whether somebody has come to share one. Endless."""
+        self._complete = True
+        while True:
+            for keeper in list(self._enforcer.keepers.values()):
+                await asyncio.shield(self._begin(keeper, also_open=True, look=True))
+            self._destinations.retain(self._enforcer.keepers)
+            for uid in self._seats.keys() - self._enforcer.keepers.keys():
+                if self._seats[uid].open is None and not self._seats[uid].turn.locked():
+                    del self._seats[uid]
+            await asyncio.sleep(period)
 
     async def close(self) -> None:
         """End all calls in all pods; their proxies connect again, to whoever listens then."""
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        listeners, self._open = [each.listener for each in self._open.values()], {}
-        await asyncio.gather(*(listener.close(LEAVING) for listener in listeners))
+        await asyncio.gather(*map(self._vacate, list(self._seats.values())))
+
+    async def _vacate(self, seat: _Seat) -> None:
+        async with seat.turn:
+            is_open, seat.open = seat.open, None
+            if is_open is not None:
+                await is_open.listener.close(LEAVING)
 
     def _wanted(self, keeper: Keeper) -> Asked | None:
         pod = self._enforcer.duty.cluster.pod(keeper.uid)
-        if pod is None or keeper.spec is None:
-            return None
-        return asked(pod, self._default_port)
+        return asked(pod, self._default_port) if pod is not None else None
 
-    async def _settle(self, keeper: Keeper) -> None:
-        hold, wanted = keeper.hold, self._wanted(keeper)
-        redirected = hold is not None and keeper.status.reason in REDIRECTED
-        port = wanted.port if wanted is not None and redirected else 0
-        is_open = self._open.get(keeper.uid)
-        if is_open is not None and (hold is None or (is_open.netns, is_open.port) != (hold.netns, port)):
-            del self._open[keeper.uid]
-            await is_open.listener.close("the pod has ended, or its port has changed")
-            is_open = None
-        if is_open is not None or not port or hold is None or wanted is None or self._closing:
-            return
-        if self._destinations.answering:
-            await self._listen(keeper, hold, wanted)
+    def _begin(self, keeper: Keeper, *, also_open: bool, look: bool = False) -> asyncio.Task[None]:
+        """In a task that nobody cancels: a server that was bound and not started could never be closed."""
+        task = asyncio.create_task(self._attend(keeper, also_open=also_open, look=look))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _listen(self, keeper: Keeper, hold: Hold, wanted: Asked) -> None:
+    async def _attend(self, keeper: Keeper, *, also_open: bool, look: bool) -> None:
+        seat = self._seats.setdefault(keeper.uid, _Seat())
+        async with seat.turn:
+            try:
+                await self._settle(keeper, seat, also_open=also_open, look=look)
+            except Exception:
+                # One pod's listener is no reason to stop, or to hold back the pod.
+                log.exception("unexpected failure about the listener in a pod", pod=str(keeper.key))
+
+    async def _settle(self, keeper: Keeper, seat: _Seat, *, also_open: bool, look: bool) -> None:
+        hold, wanted, is_open = keeper.hold, self._wanted(keeper), seat.open
+        if is_open is not None and (hold is None or self._moved(is_open, hold, wanted)):
+            seat.open = None
+            await is_open.listener.close(ENDED)
+            # Its netns may be another one by now.
+            hold = keeper.hold
+        if hold is None or wanted is None or not wanted.port or keeper.status.phase not in SERVED:
+            seat.complaint = None
+        elif seat.open is not None:
+            if look:
+                self._tell(keeper, wanted, seat, await self._looked(hold, seat.open.place, sharing=True))
+        elif also_open and self._may_open():
+            await self._listen(keeper, hold, wanted, seat)
+
+    def _moved(self, is_open: _Open, hold: Hold, wanted: Asked | None) -> bool:
+        """Whether its place is another one. A pod whose object is gone keeps what it has, as its rules do."""
+        elsewhere = wanted is not None and (is_open.place.host, is_open.place.port) != (
+            wanted.host,
+            wanted.port,
+        )
+        return is_open.netns != hold.netns or elsewhere
+
+    def _may_open(self) -> bool:
+        return self._destinations.answering and not self._closing and not self._enforcer.duty.policy.observe
+
+    async def _listen(self, keeper: Keeper, hold: Hold, wanted: Asked, seat: _Seat) -> None:
         from agent.destination.listener import CannotListen
 
         problem = f"container {wanted.declared_by} declares port {wanted.port}" if wanted.declared_by else ""
+        problem = problem or await self._looked(hold, wanted, sharing=False)
+        # Its descriptor may have been closed meanwhile, and its number be another's.
+        if keeper.hold is not hold or self._closing:
+            return
+        pod = self._enforcer.duty.cluster.pod(keeper.uid)
+        node = (pod.spec.node_name if pod is not None else None) or self._node
+        client = Client(keeper.key.namespace, node, keeper.key.name)
         try:
-            problem = problem or await asyncio.to_thread(self._taken, hold, wanted.port)
             if not problem:
                 listener = await self._destinations.listen(
-                    wanted.port, keeper, lambda bind: run_in(hold.fd, bind)
+                    wanted.address, client, lambda bind: run_in(hold.fd, bind)
                 )
-                self._open[keeper.uid] = _Open(hold.netns, wanted.port, listener)
-        except (CannotListen, ListenersUnreadableError, OSError) as error:
+                seat.open = _Open(hold.netns, wanted, listener)
+        except (CannotListen, OSError) as error:
             problem = str(error)
-        if problem and problem != self._problems.get(keeper.uid):
-            log.warning(
-                "no listener in pod", pod=str(keeper.key), reason=Reason.PORT_CLASH.value, message=problem
-            )
-        if problem:
-            self._problems[keeper.uid] = problem
-        else:
-            self._problems.pop(keeper.uid, None)
+        self._tell(keeper, wanted, seat, problem)
 
-    def _taken(self, hold: Hold, port: int) -> str:
-        """Who has the port already, "" for nobody. While another agent writes, it may be that agent."""
-        with contextlib.suppress(FileNotFoundError):
-            found = listening(hold.fd)
-            others = found.uids.get(port, frozenset())
-            if others and (self._enforcer.duty.writer or others != {0}):
-                owners = ", ".join(map(str, sorted(others)))
-                return f"a process of user {owners} listens on port {port} in the pod already"
-        return ""
+    def _tell(self, keeper: Keeper, wanted: Asked, seat: _Seat, problem: str) -> None:
+        before = seat.complaint
+        seat.complaint = Complaint(Reason.PORT_CLASH, wanted.address, problem) if problem else None
+        if wanted.asks != "us" or seat.complaint == before:
+            return
+        told = {"pod": str(keeper.key), "address": wanted.address}
+        if problem:
+            log.warning(
+                "pod cannot ask as it should", reason=Reason.PORT_CLASH.value, message=problem, **told
+            )
+        else:
+            log.info("pod can ask now", **told)
+
+    async def _looked(self, hold: Hold, place: Asked, *, sharing: bool) -> str:
+        """Who else has the port in the pod, or why it cannot be had, in words; "" when all is well.
+        `sharing`: beside our own listener."""
+        # A descriptor of its own, since the hold may be given back meanwhile.
+        return await asyncio.to_thread(self._look, os.dup(hold.fd), place, sharing)
+
+    def _look(self, fd: int, place: Asked, sharing: bool) -> str:
+        try:
+            return self._sharers(fd, place) if sharing else self._clash(fd, place)
+        finally:
+            os.close(fd)
+
+    def _clash(self, fd: int, place: Asked) -> str:
+        users = self._strangers(_holders(fd, place))
+        if users:
+            return f"a process of user {users} listens at {place.address} in the pod already"
+        refused = bindable(fd, place.host, place.port)
+        return f"cannot listen at {place.address} in the pod: {refused}" if refused else ""
+
+    def _sharers(self, fd: int, place: Asked) -> str:
+        found = _holders(fd, place)
+        ours = own_inodes() if len(found) > 1 else frozenset(one.inode for one in found)
+        users = self._strangers(tuple(one for one in found if one.inode not in ours))
+        if not users:
+            return ""
+        return (
+            f"a process of user {users} has come to share {place.address} in the pod with this agent, and "
+            "gets some of what its proxy asks"
+        )
+
+    def _strangers(self, found: tuple[Holder, ...]) -> str:
+        """Their users. Only a process of our own user can share our port, and may be another agent."""
+        users = {one.uid for one in found}
+        if users == {os.geteuid()} and self._overlapping():
+            return ""
+        return ", ".join(map(str, sorted(users)))
+
+
+def _holders(fd: int, place: Asked) -> tuple[Holder, ...]:
+    try:
+        return holders(fd, place.host, place.port)
+    except ListenersUnreadableError:
+        # A kernel without sock_diag: only its refusal to bind tells.
+        return ()

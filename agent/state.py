@@ -11,6 +11,7 @@ import msgspec
 from agent.cni.install import Inspection
 from agent.core.discovery.asked import Asks
 from agent.core.lifecycle import Redirection
+from agent.core.reasons import Complaint
 from agent.core.spec import Origin, RedirectSpec
 from agent.core.tally import Counters
 
@@ -39,11 +40,12 @@ class CniState(msgspec.Struct, frozen=True, rename="camel"):
 
 class PodAsks(msgspec.Struct, frozen=True, rename="camel"):
     """Whom a pod asks for destinations: the agent (`us`), the `central` controller, or `nobody` that its
-    manifest names. `port`: of our listener in the pod, 0 for none; `problem`: why there is none."""
+    manifest names. `port`: of our listener in the pod, 0 for none; `complaint`: why there is none, or who has
+    come to share its port."""
 
     asks: Asks
     port: int = 0
-    problem: str = ""
+    complaint: Complaint | None = None
 
 
 class PodState(msgspec.Struct, frozen=True, rename="camel"):

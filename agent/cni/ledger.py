@@ -8,6 +8,8 @@ where to look, never a proof of rules, so one that is lost costs a scan.
 import contextlib
 import errno
 import os
+import stat
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +18,9 @@ import structlog
 
 from agent.core.attachments import Attachment
 
-MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH)
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ELOOP, errno.ENAMETOOLONG)
+LARGEST = 2 << 20
+"""Bytes of a file: what a call brings is at most half of it."""
 
 log = structlog.get_logger("cni")
 
@@ -28,6 +32,7 @@ class Ledger:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._writer = ThreadPoolExecutor(1, "ledger")
+        self._tidy = False
 
     def save(self, attachment: Attachment) -> None:
         self._writer.submit(self._save, attachment)
@@ -44,6 +49,7 @@ class Ledger:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._tidy_up()
             temporary.write_bytes(msgspec.json.encode(attachment))
             temporary.rename(path)
         except OSError as error:
@@ -57,22 +63,44 @@ class Ledger:
         except OSError as error:
             log.warning("cannot remove an attachment's file", error=str(error))
 
+    def _tidy_up(self) -> None:
+        """Remove what killed agents had not finished, once: only the agent that writes writes here."""
+        if not self._tidy:
+            for path in self._directory.glob(".*.json.*"):
+                path.unlink(missing_ok=True)
+        self._tidy = True
+
     def load(self) -> list[Attachment]:
-        """All that can be read, oldest first. One that cannot is named, and removed."""
+        """All that can be read, oldest first. One that cannot is named, and removed if it is a file."""
         found = []
         for path in self._directory.glob("*.json"):
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Attachment))
+                attachment = msgspec.json.decode(_content(path), type=Attachment)
+                if self._path(attachment) != path:
+                    raise ValueError(f"it is about another container: {attachment.container_id[:80]!r}")
+                found.append(attachment)
             except FileNotFoundError:
                 continue
-            except (OSError, msgspec.DecodeError) as error:
-                log.warning("attachment's file removed", file=str(path), error=str(error))
+            except (OSError, ValueError, RecursionError) as error:
+                log.warning("cannot use an attachment's file", file=str(path), error=str(error))
                 with contextlib.suppress(OSError):
                     path.unlink()
         return sorted(found, key=lambda attachment: attachment.since)
 
     def _path(self, attachment: Attachment) -> Path:
         return self._directory / f"{attachment.container_id}.{attachment.ifname}.json"
+
+
+def _content(path: Path) -> bytes:
+    """Of a regular file, not too large a one: nobody waits for a FIFO or a device. OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            raise ValueError("it is no file that an agent has written")
+        return os.read(fd, LARGEST)
+    finally:
+        os.close(fd)
 
 
 def inode_of(path: str) -> tuple[int, int] | None:
@@ -82,6 +110,11 @@ def inode_of(path: str) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
+
+
+def all_ended(attachments: Iterable[Attachment]) -> list[Attachment]:
+    """Those whose netns is positively gone."""
+    return [attachment for attachment in attachments if ended(attachment)]
 
 
 def ended(attachment: Attachment) -> bool:

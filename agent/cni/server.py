@@ -58,11 +58,13 @@ class Server:
 
     def reachable(self) -> bool:
         """Whether the shim finds somebody: us, or an agent that has taken over. False when the socket was
-        removed, when something else lies in its place, and when it is of an agent that has ended."""
+        removed, when something else lies in its place, and when it is of an agent that has ended. OSError
+        when this process has no descriptor left to find out."""
         try:
-            return stat.S_ISSOCK(self._public.stat().st_mode) and answers(self._public)
+            there = stat.S_ISSOCK(self._public.stat().st_mode)
         except OSError:
             return False
+        return there and answers(self._public)
 
     async def close(self) -> None:
         """Take no more calls, and let those under way end, within GRACE."""
@@ -76,7 +78,8 @@ class Server:
                 task.cancel()
 
     def _listen(self, path: Path) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # Not by the process's number: each agent may be the first one of its own PID namespace.
+        temporary = path.with_name(f".{self._private.stem}.new")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
@@ -166,7 +169,8 @@ async def received_from(connection: socket.socket, whole: Callable[[bytes], T | 
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a path. A socket whose process has ended refuses."""
+    """Whether somebody listens at a path. A socket whose process has ended refuses. OSError when this
+    process has no descriptor left to find out."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(0.5)
         try:
@@ -177,8 +181,8 @@ def answers(path: Path) -> bool:
 
 
 def sweep(directory: Path, pattern: str) -> None:
-    """Remove the sockets of agents that were killed. Each was listening before it had its name, so one that
-    refuses has no process any more."""
+    """Remove the sockets of agents that were killed, OSError. Each was listening before it had its name, so
+    one that refuses has no process any more."""
     for path in directory.glob(pattern):
         if not answers(path):
             with contextlib.suppress(OSError):

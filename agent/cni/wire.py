@@ -73,5 +73,6 @@ def call(environment: dict[str, str], stdin: bytes) -> bytes:
 
 
 def _pairs(packed: bytes) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in packed.decode(errors="surrogateescape").split("\0"))
+    # What is no UTF-8 could be held here as well, but not be written as JSON, to a file or to who asks.
+    pairs = (entry.partition("=") for entry in packed.decode(errors="replace").split("\0"))
     return {key: value for key, equals, value in pairs if equals}

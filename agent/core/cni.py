@@ -20,6 +20,9 @@ LATEST = VERSIONS[-1]
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _IFNAME = re.compile(r"[^/:\s\0]{1,15}")
 _LONGEST_ID = 200
+_LONGEST_WORDS = 4096
+"""Characters of a message, and of its details: the shim takes a longer answer for that of no agent."""
+
 _QUOTES = " \t\n\"'"
 
 
@@ -123,10 +126,10 @@ def error_object(version: str, error: CniError) -> bytes:
     document: dict[str, object] = {
         "cniVersion": version if version in VERSIONS else LATEST,
         "code": int(error.code),
-        "msg": error.message,
+        "msg": error.message[:_LONGEST_WORDS],
     }
     if error.details:
-        document["details"] = error.details
+        document["details"] = error.details[:_LONGEST_WORDS]
     return msgspec.json.encode(document)
 
 
@@ -134,7 +137,7 @@ def version_of(stdin: bytes) -> str:
     """The version of a configuration, the latest one where it cannot be read."""
     try:
         return msgspec.json.decode(stdin, type=_Version).cni_version or LATEST
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LATEST
 
 
@@ -148,7 +151,7 @@ def _verb(word: str) -> Verb:
 def _conf(stdin: bytes, verb: Verb) -> _Conf:
     try:
         return msgspec.json.decode(stdin, type=_Conf)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if verb in (Verb.DEL, Verb.GC):
             return _Conf()
         raise CniError(Code.DECODE, f"cannot decode the network configuration on stdin: {error}") from error
@@ -177,5 +180,5 @@ def _ips(result: msgspec.Raw) -> tuple[str, ...]:
     try:
         found = msgspec.json.decode(result, type=_Result | None)
         return tuple(str(ip_interface(entry.address).ip) for entry in (found.ips if found else None) or ())
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return ()

@@ -26,6 +26,11 @@ PASSED = frozenset(
 UNMESHED = frozenset(
     {Reason.NOT_MESHED, Reason.HOST_NETWORK, Reason.NAMESPACE_EXCLUDED, Reason.DISABLED, Reason.FINISHED}
 )
+NO_NETNS = (
+    "the kubelet tries again; if it lasts, the agent does not see the node's network namespaces: mount "
+    "/run/netns into its container, with mountPropagation HostToContainer"
+)
+"""Of a path that the runtime has named: the remedies of a missing annotation or process are none here."""
 HOPELESS = frozenset({Reason.NETNS_MISSING, Reason.NETNS_MISMATCH})
 
 
@@ -45,7 +50,13 @@ def judge(status: Redirection) -> Answer:
 def refusal(pod: PodKey, status: Redirection) -> tuple[str, str]:
     """Message and details for the kubelet, which shows them as an Event of the pod."""
     words = status.message or MEANINGS[status.reason].meaning
-    return f"cannot redirect pod {pod} ({status.reason}): {words}", MEANINGS[status.reason].remedy
+    remedy = NO_NETNS if status.reason is Reason.NETNS_MISSING else MEANINGS[status.reason].remedy
+    return f"cannot redirect pod {pod} ({status.reason}): {words}", remedy
+
+
+def sandbox_ended(pod: PodKey) -> tuple[str, str]:
+    """The same for a pod whose DEL has come before its ADD was answered."""
+    return f"cannot redirect pod {pod}: its sandbox has ended", "nothing to do: the kubelet makes another one"
 
 
 def injected(attachment: Attachment) -> bool:
@@ -61,7 +72,7 @@ def announced(attachment: Attachment) -> Pod:
         metadata=Metadata(
             name=attachment.pod.name,
             namespace=attachment.pod.namespace,
-            uid=attachment.uid or attachment.container_id,
+            uid=attachment.pod_uid,
             annotations=attachment.annotations,
         ),
         spec=PodSpec(containers=(Container(PROXY_CONTAINER),)),

@@ -65,6 +65,7 @@ class Reason(StrEnum):
     SECONDARY_INTERFACE = "SecondaryInterface"
     INIT_MISMATCH = "InitResultMismatch"
     PORT_CLASH = "PortClash"
+    NOT_ANSWERING = "NotAnswering"
     # The node's CNI configuration
     CNI_OVERWRITTEN = "CniConfigOverwritten"
     CNI_CONTESTED = "CniConfigContested"
@@ -256,6 +257,10 @@ MEANINGS = {
     Reason.PORT_CLASH: _complaint(
         "The port at which the pod's proxy asks for destinations belongs to the pod's own application.",
         "give the proxy another one in LINKERD2_PROXY_DESTINATION_SVC_ADDR, or move the application's",
+    ),
+    Reason.NOT_ANSWERING: _complaint(
+        "The pod's proxy asks this agent for destinations, and the agent does not answer yet.",
+        "is there a ConfigMap linkerd-config that can be read? Else give `run` --identity-trust-domain",
     ),
     Reason.CNI_OVERWRITTEN: _complaint(
         "Another program took our entry out of the CNI configuration, or changed the shim; it is back.",

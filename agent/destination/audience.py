@@ -1,7 +1,6 @@
 """The calls of one listener: who asks, and what is asked.
 
-Nothing here knows HTTP/2: an engine hands in the bytes of a request and a call to write to, and turns
-CallEnded into a status.
+Nothing here knows HTTP/2: an engine hands in the bytes of a request, and a call to write to.
 """
 
 from google.protobuf.message import DecodeError
@@ -11,7 +10,7 @@ from agent.destination.budget import Budget, Limits
 from agent.destination.hub import Hub
 from agent.destination.metrics import Code, Method, Metrics
 from agent.destination.proto.destination_pb2 import GetDestination
-from agent.destination.stream import Call
+from agent.destination.stream import Call, Stream
 from agent.destination.topic import CallEnded
 
 
@@ -25,18 +24,26 @@ class Audience:
         self._ending = ""
 
     async def serve(self, method: Method, request: bytes, call: Call) -> None:
-        """Answer one call for as long as it is open. Ends with CallEnded, or by cancellation."""
+        """Answer one call for as long as it is open, and tell it how it ends."""
+        try:
+            stream = self._admit(method, request, call)
+        except CallEnded as end:
+            await call.end(end.code, str(end))
+            return
+        self._budget.streams.add(stream)
+        try:
+            await stream.run()
+        except CallEnded as end:
+            await call.end(end.code, str(end))
+        finally:
+            self._budget.leave(stream)
+
+    def _admit(self, method: Method, request: bytes, call: Call) -> Stream:
         if self._ending:
             raise CallEnded(Code.UNAVAILABLE, self._ending)
         self._budget.check()
         path, client = self._read(request)
-        stream = self._hub.subscribe(method, path, client, call, self._budget)
-        self._budget.streams.add(stream)
-        try:
-            await stream.run()
-        finally:
-            self._budget.streams.discard(stream)
-            self._hub.unsubscribe(stream)
+        return self._hub.subscribe(method, path, client, call, self._budget)
 
     def end(self, reason: str) -> None:
         """End all calls, held ones too, with UNAVAILABLE, and all that still come."""

@@ -27,23 +27,25 @@ class Spender(Protocol):
     """A stream, as its budget sees it.
 
     `writing`: bytes of the message being written, 0 = none; `since`: when that began (the loop's clock).
-    `end` has the call end with UNAVAILABLE; `drop` ends it at once, without a word to a client that does not
-    read.
+    `end` has the call end with UNAVAILABLE once that is done. `give_up`, which makes it `late`, does so too,
+    and keeps nothing for it any more.
     """
 
     writing: int
     since: float
+    late: bool
 
     def end(self, reason: str) -> None: ...
 
-    def drop(self) -> None: ...
+    def give_up(self) -> None: ...
 
 
 class Budget:
     """The streams of one listener, and what they are spending.
 
     Each of them counts its bytes itself, with no call in between: they are written tens of thousands of
-    times a second. `bytes` are those under way, of at most `limits.bytes`.
+    times a second. `bytes` are those under way, of at most `limits.bytes`. A stream that was given up counts
+    until its client has read the rest, or is gone: gRPC cannot be made to forget it before.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
@@ -62,6 +64,12 @@ class Budget:
             raise CallEnded(
                 Code.UNAVAILABLE, f"cannot take more than {self.limits.streams} streams of one pod"
             )
+
+    def leave(self, stream: Spender) -> None:
+        """A stream's call is over, and nothing is held for it any more."""
+        self.streams.discard(stream)
+        self.bytes -= stream.writing
+        self.invite()
 
     async def room(self, size: int) -> None:
         """Wait until a message of `size` may be written; one that is larger than the limit may alone."""
@@ -90,12 +98,12 @@ class Budget:
 
     def _expire(self) -> None:
         now, limit = self._loop.time(), self.limits.write_timeout
-        writing = [stream for stream in self.streams if stream.writing]
-        late = [stream for stream in writing if stream.since + limit <= now]
-        for stream in late:
-            self._metrics.dropped.inc()
-            stream.drop()
-        self.watched = len(writing) > len(late)
-        if self.watched:
-            due = min(stream.since for stream in writing if stream.since + limit > now) + limit
-            self._loop.call_at(due, self._expire)
+        writing = [stream for stream in self.streams if stream.writing and not stream.late]
+        for stream in writing:
+            if stream.since + limit <= now:
+                self._metrics.dropped.inc()
+                stream.give_up()
+        left = [stream.since for stream in writing if not stream.late]
+        self.watched = bool(left)
+        if left:
+            self._loop.call_at(min(left) + limit, self._expire)

@@ -81,8 +81,7 @@ class Hub:
         return frozenset().union(*(topic.lacking for topic in self._topics.values()))
 
     def subscribe(self, method: Method, path: str, client: Client, call: Call, budget: Budget) -> Stream:
-        """A stream of answers to `call`, to be run and then unsubscribed. CallEnded when there is no answer,
-        and never can be."""
+        """A stream of answers to `call`, to be run. CallEnded when there is no answer, and never can be."""
         asker = Client(node=client.node) if method is Method.GET else Client(namespace=client.namespace)
         question = Question(method, path, asker)
         topic = self._topics.get(question)
@@ -96,12 +95,12 @@ class Hub:
         elif topic in self._stale:
             # The picture has moved on already: a new client is not told what is no longer so.
             self._refresh(topic, self._stale.pop(topic))
-        stream = Stream(topic, self._metrics.tallies[method], call, budget)
+        stream = Stream(topic, self._metrics.tallies[method], call, budget, self._unsubscribe)
         topic.streams.add(stream)
         return stream
 
-    def unsubscribe(self, stream: Stream) -> None:
-        """A stream has ended. The topic goes with its last one."""
+    def _unsubscribe(self, stream: Stream) -> None:
+        """A stream follows no more. The topic goes with its last one."""
         stream.topic.streams.discard(stream)
         if not stream.topic.streams:
             self._forget(stream.topic)

@@ -1,18 +1,18 @@
 """The HTTP/2 engine: gRPC's server, one object per listener. With `listener`, the only user of gRPC.
 
 Requests and answers pass as bytes. To have another engine, write another module like this one: it calls
-Audience.serve with the bytes of a request and a Call, and turns CallEnded into a status.
+Audience.serve with the bytes of each request and a Call.
 """
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import grpc
 
 from agent.destination.audience import Audience
 from agent.destination.metrics import SERVICE, Code, Method, Metrics
-from agent.destination.topic import CallEnded
 
 GRACE = 1.2
 """Seconds that calls may take to end, from the first word of it to their client."""
@@ -22,8 +22,8 @@ LINGER = 0.1
 
 PENDING = 20_000
 MOST_PENDING = 24_000
-"""Calls that may wait to be taken up by a listener: from the first number on some are refused, from the second
-on all. gRPC's own limit of about 1,000 breaks the return of all streams after a restart."""
+"""Calls that may wait to be taken up by a listener: from the first number on some are refused, from the
+second on all. gRPC's own limit of about 1,000 breaks the return of all streams after a restart."""
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
     # An agent's successor binds the same address before its predecessor has gone.
@@ -37,8 +37,9 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     # Frozen and half-open peers.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.settings_timeout", 10_000),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # Proxies send no pings, other clients one in ten seconds; a flood of them is answered by GOAWAY.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -59,16 +60,16 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcCall:
-    """A call of gRPC's server. To be made by the task that handles it."""
+    """A call of gRPC's server. `code`: how it ended, as far as it was ended here."""
 
     def __init__(self, context: Context) -> None:
+        self.code = Code.CANCELLED
         self.write = context.write
-        self._task = asyncio.current_task()
+        self._abort = context.abort
 
-    def drop(self) -> None:
-        """Reset the stream: a status would wait behind what the client does not read."""
-        if self._task is not None:
-            self._task.cancel()
+    async def end(self, code: Code, text: str) -> None:
+        self.code = code
+        await self._abort(STATUS[code], text)
 
 
 class GrpcServer:
@@ -78,7 +79,10 @@ class GrpcServer:
         self._audience = audience
         self._metrics = metrics
         self._server = grpc.aio.server(options=OPTIONS)
-        handlers = {method.value: self._handler(method) for method in Method}
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            method.value: grpc.unary_stream_rpc_method_handler(partial(self._handle, method))
+            for method in Method
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     def bind(self, address: str) -> int:
@@ -98,20 +102,14 @@ class GrpcServer:
         self._audience.end(reason)
         await stopping
 
-    def _handler(self, method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        async def handle(request: bytes, context: Context) -> None:
-            await self._handle(method, request, context)
-
-        return grpc.unary_stream_rpc_method_handler(handle)
-
     async def _handle(self, method: Method, request: bytes, context: Context) -> None:
-        code = Code.CANCELLED
+        call = GrpcCall(context)
         began = time.monotonic()
         self._metrics.started(method)
         try:
-            await self._audience.serve(method, request, GrpcCall(context))
-        except CallEnded as end:
-            code = end.code
-            await context.abort(STATUS[end.code], str(end))
+            await self._audience.serve(method, request, call)
+        except grpc.aio.InternalError as error:
+            # A message or status could not be sent: the client has gone, which would have been said next.
+            raise asyncio.CancelledError from error
         finally:
-            self._metrics.handled(method, code, time.monotonic() - began)
+            self._metrics.handled(method, call.code, time.monotonic() - began)

@@ -1,5 +1,6 @@
 """What the CNI gate answers, by the state of a pod's redirection, and where a pod is, by what CNI told."""
 
+import msgspec
 import pytest
 
 from agent.core.attachments import Attachment, Attachments
@@ -46,6 +47,13 @@ def test_a_refusal_names_the_pod_the_reason_and_the_remedy() -> None:
     assert details == MEANINGS[Reason.COMPILE_FAILED].remedy
 
 
+def test_a_refusal_for_a_netns_that_the_runtime_named_speaks_of_no_annotation() -> None:
+    message, details = refusal(WEB, Redirection(reason=Reason.NETNS_MISSING, message="no file"))
+    assert message == "cannot redirect pod shop/web (NetnsMissing): no file"
+    assert "/run/netns" in details
+    assert "pointsman.io/netns" not in details
+
+
 def attached(container: str = "c1", ifname: str = "eth0", **given: object) -> Attachment:
     return Attachment(
         container, ifname, **{"netns": f"/run/netns/{container}", "pod": WEB, "uid": UID, **given}
@@ -63,6 +71,20 @@ def test_the_last_sandbox_of_a_pod_stands_until_it_is_forgotten() -> None:
     all_of_them.forget([first])
     assert all_of_them.of(UID, WEB) is None
     assert len(all_of_them) == 0
+
+
+def test_more_about_a_sandbox_changes_nothing_of_which_is_the_last() -> None:
+    all_of_them = Attachments()
+    first, second = attached(), attached("c2")
+    all_of_them.put(first)
+    all_of_them.put(second)
+    late = msgspec.structs.replace(first, let_through=True)
+    assert all_of_them.note(late)
+    assert all_of_them.of_container("c1") == (late,)
+    assert all_of_them.of(UID, WEB) == second
+    all_of_them.forget([late])
+    assert not all_of_them.note(late)
+    assert all_of_them.of_container("c1") == ()
 
 
 def test_a_second_interface_is_an_attachment_of_its_own() -> None:

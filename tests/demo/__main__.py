@@ -8,7 +8,7 @@ import time
 
 import click
 
-from tests.demo import harm, insight, lasting, redirection
+from tests.demo import answers, harm, insight, lasting, redirection
 from tests.demo.interrupts import Interrupts
 from tests.demo.keep import keep_running
 from tests.demo.network import GATEWAY
@@ -26,6 +26,7 @@ CHAPTERS = (
     harm.rule_is_deleted,
     lasting.annotation_changes,
     lasting.agent_is_killed,
+    answers.pods_ask,
     insight.explained,
     insight.measured,
 )
@@ -117,7 +118,8 @@ def conclude(stage: Stage, tell: Teller, seconds: float) -> None:
     tell.line(
         f"\nVerified: {tell.facts} claims in {seconds:.0f} s. {len(stage.pods)} pods redirected, "
         f"{stage.connections} connections followed, one half-made linkerd-init healed and cleaned up, "
-        f"{flushes}, one deleted rule repaired, one agent killed and its tables adopted."
+        f"{flushes}, one deleted rule repaired, one agent killed and its tables adopted, two questions about "
+        "destinations answered as they changed."
     )
 
 

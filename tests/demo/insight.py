@@ -1,7 +1,8 @@
-"""Chapters 9 and 10: what the agent can tell about all this."""
+"""Chapters 10 and 11: what the agent can tell about all this."""
 
 import re
 
+from tests.demo.answers import MESSAGES
 from tests.demo.redirection import SKIP_OUT
 from tests.demo.stage import Stage
 from tests.demo.tell import Teller
@@ -30,8 +31,8 @@ def measured(stage: Stage, tell: Teller) -> None:
     page: str = stage.agent.ask("GET", "/metrics")
     other: str = stage.plain.ask("GET", "/metrics")
     wanted = re.compile(
-        r"pointsman_(pods|(redirected|skipped)_connections_total|netns_held|owned_tables|foreign_changes_total)"
-        r"\b.* (?!0\.0$)"
+        r"pointsman_(pods|(redirected|skipped)_connections_total|netns_held|owned_tables|foreign_changes_total"
+        r"|destination_(updates_total|listeners))\b.* (?!0\.0$)"
     )
     tell.show("\n".join(line for line in page.splitlines() if wanted.match(line)))
     tell.say("And of the second agent:")
@@ -45,6 +46,12 @@ def measured(stage: Stage, tell: Teller) -> None:
             got=counted,
             want=seen,
         )
+    told = [_value(page, f'pointsman_destination_updates_total{{method="{name}"}}') for name in MESSAGES]
+    tell.fact(
+        f"the two clients have been sent {' and '.join(map(str, told))} messages: each change once",
+        got=told,
+        want=list(MESSAGES.values()),
+    )
     repairs = [_value(other, f'pointsman_drift_total{{kind="{kind}"}}') for kind in ("table", "rule")]
     tell.fact("two repairs by the second agent: a table and a rule", got=repairs, want=[1, 1])
 

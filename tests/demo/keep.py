@@ -5,6 +5,8 @@ import textwrap
 import time
 from pathlib import Path
 
+from tests.demo.answers import NAME, PORT
+from tests.demo.manifests import ASKS
 from tests.demo.stage import APPLICATION_UID, HOME, Stage
 from tests.demo.tell import Teller
 
@@ -15,11 +17,13 @@ def suggestions(stage: Stage) -> list[tuple[str, str]]:
     pointsman, run_dir = _program(), f"--run-dir {stage.agent.run_dir}"
     call = f"exec 3<>/dev/tcp/{db.address}/8080; echo hi >&3; head -n 1 <&3"
     user = f"setpriv --reuid {APPLICATION_UID} --clear-groups"
+    ask = f"{pointsman} diagnostics endpoints {NAME}:{PORT} --api-addr {ASKS}"
     annotate = "sed -i 's/3306/3306,8080/'"
     return [
         ("the pods", f"{pointsman} redirections {run_dir} -o wide"),
         ("settings and where they come from", f"{pointsman} explain {web.key} {run_dir}"),
         ("one connection", f"{pointsman} explain {db.key} --in 3306 --from {web.address} {run_dir}"),
+        ("what a proxy in web is told", f"ip netns exec {web.netns} {ask} {run_dir} -o wide"),
         ("the rules and their counters", f"ip netns exec {web.netns} nft list table inet pointsman"),
         ("a connection through both proxies", f"ip netns exec {web.netns} {user} bash -c '{call}'"),
         ("what the proxy of db saw of it", f"tail -n 1 {HOME}/{db.name}-proxy.log"),

@@ -45,6 +45,10 @@ class Teller:
         """Output or measured values, as they are."""
         self.line(self._paint(textwrap.indent(text.rstrip(), MARGIN + "  "), _DIM))
 
+    def quote(self, text: str) -> None:
+        """A long line of output, filled."""
+        self.line(self._paint(_filled(text, MARGIN + "  ", MARGIN + "    "), _DIM))
+
     def command(self, text: str, where: str = "") -> None:
         """A command that is run now; `where`: the pod in whose network namespace."""
         self.line(f"{MARGIN}{f'[{where}] ' if where else ''}$ {text}")

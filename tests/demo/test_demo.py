@@ -95,7 +95,7 @@ def test_the_story_is_told_to_its_end(ownership: str) -> None:
         assert one.end() == 0, one.text
     assert time.monotonic() - began < PATIENCE
     headings = [line for line in one.lines if re.match(r"\d+\. ", line)]
-    assert len(headings) == 10
+    assert len(headings) == 11
     assert "\033" not in one.text
     told = " ".join(one.text.split())
     for words in (
@@ -108,7 +108,14 @@ def test_the_story_is_told_to_its_end(ownership: str) -> None:
         "rule missing in chain output",
         "ok updated in place after",
         "ok adopted as it is",
+        "ok a name that is not there yet gets an answer as well",
+        "added 10.244.1.3:8080 (db): TLS as db.default.serviceaccount.identity.linkerd.cluster.local, hint",
+        "ok is answered in full: readiness decides",
+        "not opaque, by default opaque ports -> opaque, by annotation of the Pod",
+        "-> no TLS",
+        "removed 10.244.1.4:8080 (job)",
         "rule out-skip-port",
+        'pointsman_destination_updates_total{method="Get"} 6.0',
         'pointsman_drift_total{kind="table"} 1.0',
         "ok nothing is left behind",
     ):
@@ -141,6 +148,7 @@ def test_kept_everything_that_is_suggested_works() -> None:
         assert one.end(signal.SIGINT) == 0, one.text
     assert outputs["# a connection through both proxies"].startswith('{"app": "db", "peer": ["10.244.1.3"')
     assert '"listener": "inbound"' in outputs["# what the proxy of db saw of it"]
+    assert "db.default.serviceaccount.identity" in outputs["# what a proxy in web is told"]
     assert '"event": "drift repaired"' in outputs["# how it reports that"]
     assert '"event": "rules updated"' in outputs["# what the agent makes of it"]
     assert one.lines[-1].startswith("Verified: ")

@@ -71,7 +71,7 @@ def call(stream: int, method: Method, path: str, token: str = "") -> bytes:
 class Peer:
     """One connection. Frames are counted by kind, gRPC's messages by stream; GOAWAY and RST_STREAM are kept.
 
-    Windows are opened as wide as they go, once, unless `window` says how wide a stream's is.
+    Once `deaf`, it answers no pings.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,6 +81,7 @@ class Peer:
         self._partial: dict[int, bytes] = {}
         self.goaway: Frame | None = None
         self.resets: dict[int, int] = {}
+        self.deaf = False
         self.closed = asyncio.Event()
         self.news = asyncio.Event()
         self._reader = reader
@@ -126,7 +127,7 @@ class Peer:
                 self._data(got)
             case 4 if not got.flags & ACK:
                 self.send(frame(SETTINGS, flags=ACK))
-            case 6 if not got.flags & ACK:
+            case 6 if not got.flags & ACK and not self.deaf:
                 self.send(frame(PING, got.body, flags=ACK))
             case 7:
                 self.goaway = got
@@ -147,16 +148,18 @@ class Peer:
 async def peer(
     port: int = 0, *, window: int = (1 << 31) - 1, sock: socket.socket | None = None
 ) -> AsyncIterator[Peer]:
-    """A connection whose preface is sent: to `port`, or `sock` as it is. With a small `window` it is a client
-    that does not read."""
+    """A connection whose preface is sent: to `port`, or `sock` as it is.
+
+    Its own window is as wide as it goes, and those of its streams are `window`: with a small one it is a
+    client that does not read.
+    """
     if sock is None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     else:
         reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
     made = Peer(reader, writer)
     made.send(PREFACE + frame(SETTINGS, setting(2, 0) + setting(4, window)))
-    if window > 65_535:
-        made.send(frame(WINDOW_UPDATE, struct.pack(">I", (1 << 31) - 1 - 65_535)))
+    made.send(frame(WINDOW_UPDATE, struct.pack(">I", (1 << 31) - 1 - 65_535)))
     try:
         yield made
     finally:

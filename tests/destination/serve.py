@@ -1,5 +1,6 @@
 """A process with a hub and two listeners, that answers questions about itself: one line of JSON for each."""
 
+import argparse
 import asyncio
 import json
 import logging
@@ -10,6 +11,8 @@ from typing import Any
 import structlog
 
 from agent.core.discovery.answers import Endpoints
+from agent.destination import server
+from agent.destination.budget import Limits
 from agent.destination.metrics import Method
 from tests.destination.stage import Stage, endpoints, meshed
 
@@ -25,11 +28,24 @@ def memory() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / (1 << 20)
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pending", type=int, default=server.PENDING, help="calls that may wait")
+    parser.add_argument("--streams", type=int, default=Limits().streams, help="streams of a listener")
+    return parser.parse_args()
+
+
 async def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    given = arguments()
+    pending = {
+        "grpc.server.max_pending_requests": given.pending,
+        "grpc.server.max_pending_requests_hard_limit": given.pending,
+    }
+    server.OPTIONS = tuple((dict(server.OPTIONS) | pending).items())
     here = Stage()
     here.hub.open()
-    ports = [(await here.listen()).port for _ in range(2)]
+    ports = [(await here.listen(limits=Limits(streams=given.streams))).port for _ in range(2)]
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

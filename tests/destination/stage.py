@@ -38,7 +38,11 @@ class Answers:
         """From now on this is the answer about a Service of that name, or an IP."""
         self._told[method, name] = answer
         if self.hub is not None:
-            self.hub.refresh({Subject("service", name)})
+            self.hub.refresh({self.subject(name)})
+
+    def subject(self, name: str) -> Subject:
+        """On which all answers about that Service or IP depend."""
+        return Subject("service", name)
 
     def get(self, target: Target, client: Client) -> tuple[Any, frozenset[Subject]]:
         return self._answer(Method.GET, target, client)
@@ -51,7 +55,7 @@ class Answers:
         name = target.ip if isinstance(target, AddressTarget) else target.service
         nothing = Endpoints(exists=False) if method is Method.GET else Profile()
         answer = self._told.get((method, name), nothing)
-        return (answer(client) if callable(answer) else answer), frozenset({Subject("service", name)})
+        return (answer(client) if callable(answer) else answer), frozenset({self.subject(name)})
 
 
 class Stage:

@@ -16,7 +16,6 @@ from agent.destination.budget import Budget, Limits
 from agent.destination.hub import Hub
 from agent.destination.metrics import Code, Method, Metrics
 from agent.destination.proto.destination_pb2 import Update
-from agent.destination.stream import Stream
 from agent.destination.topic import CallEnded
 from tests.destination.stage import Answers, address, endpoints, path
 from tests.destination.test_encode import kinds, play
@@ -32,17 +31,14 @@ class Written:
         self.messages: list[bytes] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.dropped = False
         self.task: asyncio.Task[Any] | None = None
 
     async def write(self, message: bytes) -> None:
         await self.gate.wait()
         self.messages.append(message)
 
-    def drop(self) -> None:
-        self.dropped = True
-        if self.task is not None:
-            self.task.cancel()
+    async def end(self, code: Code, text: str) -> None:
+        raise AssertionError(f"a stream tells nobody how it ends, its audience does: {code}, {text}")
 
 
 class Room:
@@ -65,13 +61,9 @@ class Room:
         stream = self.hub.subscribe(method, question, client or Client(), call, self.budget)
         self.budget.streams.add(stream)
         call.task = asyncio.ensure_future(stream.run())
-        call.task.add_done_callback(lambda _: self._leave(stream))
+        call.task.add_done_callback(lambda _: self.budget.leave(stream))
         self.tasks.add(call.task)
         return call
-
-    def _leave(self, stream: Stream) -> None:
-        self.budget.streams.discard(stream)
-        self.hub.unsubscribe(stream)
 
     async def cancel(self, *calls: Written) -> None:
         for call in calls:
@@ -386,7 +378,7 @@ async def test_a_message_larger_than_the_budget_is_written_alone() -> None:
     await room.cancel(*calls)
 
 
-async def test_a_client_that_does_not_read_is_dropped_in_time() -> None:
+async def test_a_client_that_does_not_read_is_given_up_in_time() -> None:
     room = Room(Limits(write_timeout=0.2))
     room.hub.open()
     room.answers.tell(Method.GET, "web", endpoints(address(1)))
@@ -395,13 +387,34 @@ async def test_a_client_that_does_not_read_is_dropped_in_time() -> None:
     late.gate.clear()
     room.answers.tell(Method.GET, "web", endpoints(address(2)))
     await asyncio.sleep(0.15)
-    assert (good.dropped, bad.dropped, late.dropped) == (False, True, False)
+    assert room.registry.get_sample_value("pointsman_destination_dropped_total") == 1
     late.gate.set()
     await asyncio.sleep(0.3)
-    assert not late.dropped
     assert len(late.messages) == 3
     assert room.registry.get_sample_value("pointsman_destination_dropped_total") == 1
+    # It is counted until it has read what was on its way, and then it is told.
+    assert room.budget.bytes > 0
+    assert bad.task is not None
+    assert not bad.task.done()
+    bad.gate.set()
+    assert (await ended(bad)) == (Code.UNAVAILABLE, "cannot go on: the client has not read for too long")
+    assert room.budget.bytes == 0
+    assert len(bad.messages) == 1
     await room.cancel(good, late)
+
+
+async def test_nothing_is_kept_for_a_stream_that_was_given_up() -> None:
+    room = Room(Limits(write_timeout=0.1))
+    room.hub.open()
+    room.answers.tell(Method.GET, "web", endpoints(address(1)))
+    call = room.ask(path("web"), gate=False)
+    await asyncio.sleep(0.2)
+    asked = room.answers.asked
+    room.answers.tell(Method.GET, "web", endpoints(address(2)))
+    await settle()
+    assert room.answers.asked == asked
+    await room.cancel(call)
+    assert not room.budget.streams
 
 
 Step = tuple[str, int]
@@ -431,7 +444,7 @@ async def _played(plan: list[Step]) -> None:
         ),
         "end": lambda n: room.answers.tell(Method.GET, "web", Endpoints(bool(n % 2))),
         "ask": lambda _: calls.append(room.ask(path("web"))),
-        "cancel": lambda n: [call.drop() for call in calls[n : n + 1]],
+        "cancel": lambda n: [call.task.cancel() for call in calls[n : n + 1] if call.task],
         "stall": lambda n: [call.gate.clear() for call in calls[n : n + 1]],
         "resume": lambda n: [call.gate.set() for call in calls[n : n + 1]],
     }
@@ -444,8 +457,7 @@ async def _played(plan: list[Step]) -> None:
     for call in calls:
         call.gate.set()
     await settle()
-    alive = [call for call in calls if not call.dropped]
-    for call in alive:
+    for call in (call for call in calls if call.task and not call.task.done()):
         assert list(play(None, tuple(call.messages)) or {}) == ["10.1.0.9:8080"]
         assert all(one != other for one, other in zip(call.messages, call.messages[1:], strict=False))
     await room.cancel(*calls)

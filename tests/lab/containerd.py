@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.lab.cri import BOX, Cri
+from tests.lab.cri import ASK, BOX, Cri
 from tests.lab.images import PAUSE, Built
 from tests.lab.node import Node
 
@@ -131,7 +131,7 @@ class Containerd:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._wait(self.cri.ready, "readiness")
-        if not {PAUSE, BOX} <= set(self.cri.images()):
+        if not {PAUSE, BOX, ASK} <= set(self.cri.images()):
             self._import()
         return self
 
@@ -178,7 +178,7 @@ class Containerd:
         ctr = ("ctr", "--address", str(self._socket), "--namespace", "k8s.io")
         self.node.run(*ctr, "images", "import", str(self._built.images))
         # The CRI hears of images by events.
-        self._wait(lambda: {PAUSE, BOX} <= set(self.cri.images()), "images")
+        self._wait(lambda: {PAUSE, BOX, ASK} <= set(self.cri.images()), "images")
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + READY

@@ -19,7 +19,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
 BOX = "localhost/box:1"
-"""Image of every container; its entry point is `box`, see `src/box.c`."""
+"""Image of containers that do not name another; its entry point is `box`, see `src/box.c`."""
+
+ASK = "localhost/ask:1"
+"""Image of containers that ask for destinations; its entry point is `ask`, see `src/ask.c`."""
 
 PROTO = Path(__file__).with_name("cri.proto")
 SECONDS = 60.0

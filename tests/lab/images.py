@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.lab.cri import BOX
+from tests.lab.cri import ASK, BOX
 
 PAUSE = "localhost/pause:1"
 """Image of every sandbox's first process, see `src/pause.c`."""
@@ -23,7 +23,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What the lab is made of: an OCI archive of both images, and the CNI plugin `record`."""
+    """What the lab is made of: an OCI archive of all images, and the CNI plugin `record`."""
 
     images: Path
     record: Path
@@ -31,10 +31,10 @@ class Built(msgspec.Struct, frozen=True):
 
 def build(directory: Path) -> Built:
     """Compile everything into `directory`, which exists. Takes half a second; needs musl-tools."""
-    names = ("pause", "box", "record")
-    pause, box, record = (compile_static(SOURCES / f"{name}.c", directory / name) for name in names)
+    names = ("pause", "box", "ask", "record")
+    pause, box, ask, record = (compile_static(SOURCES / f"{name}.c", directory / name) for name in names)
     archive = directory / "images.tar"
-    _write_archive(archive, {PAUSE: pause, BOX: box})
+    _write_archive(archive, {PAUSE: pause, BOX: box, ASK: ask})
     return Built(archive, record)
 
 

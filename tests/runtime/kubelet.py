@@ -72,10 +72,12 @@ class Kubelet:
         annotations: JSON | None = None,
         host_network: bool = False,
         uid: str = "",
+        **spec: Any,
     ) -> Pod:
         """A sandbox, whose manifest was there before (`known`) or is yet to come. Raises Refused."""
         uid = uid or str(uuid.uuid4())
-        spec: JSON = {"hostNetwork": True} if host_network else {}
+        if host_network:
+            spec["hostNetwork"] = True
         manifest = pod_manifest(
             name, uid=uid, namespace=namespace, meshed=meshed, annotations=annotations, **spec
         )
