@@ -1,8 +1,8 @@
 """Every call of the shim: taken, answered here or by the agent that writes, counted and logged.
 
 During an upgrade two agents overlap. The successor takes over the shim's socket once it knows all that it
-needs, which is before it may write; until then it has the writer answer. A call that the writer cuts off as
-it ends is made again, by then perhaps to this agent itself.
+needs, which is before it may write; until then it has the writer answer wherever rules may be needed. A call
+that the writer cuts off as it ends is made again, by then perhaps to this agent itself.
 """
 
 import asyncio
@@ -136,7 +136,8 @@ class Calls:
         duty, gate = self._enforcer.duty, self._gate
         match request.verb:
             case Verb.ADD if not duty.writer and not duty.policy.observe:
-                gate.admit(request)
+                if gate.unmeshed(gate.admit(request)):
+                    return "unmeshed", b""
                 body = await self._relayed(call)
                 if body is not None:
                     return "relayed", body
@@ -168,7 +169,8 @@ class Calls:
         except TimeoutError:
             writer = self._lock.holder() or "unknown"
             words = f"cannot have the writing agent (process {writer}) answer: {problem or 'it does not'}"
-            raise CniError(Code.LATER, words) from None
+            remedy = "is that process hung? end it: this agent then writes, and answers"
+            raise CniError(Code.LATER, words, remedy) from None
         return None
 
     async def _fit(self) -> bool:

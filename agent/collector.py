@@ -30,6 +30,7 @@ class StateCollector(Collector):
         yield from _pods(state)
         yield from _connections(state)
         yield from _cni(state)
+        yield _asking(state)
 
 
 def _pods(state: NodeState) -> Iterator[Metric]:
@@ -45,7 +46,7 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     complaints = GaugeMetricFamily(
         "pointsman_pod_complaints", "Complaints about pods of this node, by reason.", labels=["reason"]
     )
-    reasons = Count(complaint.reason.value for pod in state.pods for complaint in pod.status.complaints)
+    reasons = Count(complaint.reason.value for pod in state.pods for complaint in pod.complaints)
     for reason, count in sorted(reasons.items()):
         complaints.add_metric([reason], count)
     yield complaints
@@ -63,6 +64,19 @@ def _pods(state: NodeState) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "pointsman_writer", "1 while this agent may write to the kernel.", int(state.writer)
     )
+
+
+def _asking(state: NodeState) -> Metric:
+    pods = GaugeMetricFamily(
+        "pointsman_destination_pods",
+        "Meshed pods of this node by whom they ask for destinations, and whether this agent listens there.",
+        labels=["asks", "listening"],
+    )
+    asking = [pod.destination for pod in state.pods if pod.destination is not None]
+    counts = Count((one.asks, str(bool(one.port)).lower()) for one in asking)
+    for labels, count in sorted(counts.items()):
+        pods.add_metric(list(labels), count)
+    return pods
 
 
 def _cni(state: NodeState) -> Iterator[Metric]:

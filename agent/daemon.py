@@ -147,8 +147,10 @@ class Daemon:
     async def _pump(self) -> None:
         self.gate.restore()
         async for event in self._source.events():
-            self.enforcer.wake(self.cluster.apply(event))
+            touched = self.cluster.apply(event)
+            self.enforcer.wake(touched)
             self.destinations.apply(event)
+            self.listeners.wake(touched)
             self.gate.news()
 
     async def _answer(self) -> None:

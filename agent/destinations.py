@@ -25,7 +25,7 @@ from agent.core.lifecycle import Redirection
 from agent.core.objects import Event, Namespace, Object, Pod, Put, Replace, Service
 from agent.flap_guard import FlapGuard
 from agent.linkerd_settings import is_linkerds, read_config
-from agent.memory import give_back, share_arenas
+from agent.memory import give_back
 from agent.settings import Answering
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LEAVING = "the agent is stopping; connect again"
 
-TIDY = 5.0
+TIDY = 2.0
 """Seconds between two looks at memory that is free."""
 
 OPENING = 1.5
@@ -99,7 +99,7 @@ class Destinations:
 
     async def opening(self) -> None:
         """Wait while calls are about to be taken: it is known how Linkerd was installed, and no more."""
-        if self._known.is_set():
+        if self._settings.enabled and self._known.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OPENING):
                     await self._opened.wait()
@@ -130,8 +130,9 @@ class Destinations:
                 # Flags alone do, now that it is known whether there is more beside them.
                 self._settle()
         touched = self.catalog.apply(event)
-        if self._hub is not None and touched:
+        if self._hub is not None:
             self._hub.refresh(touched)
+            self._tell_complaints()
         if isinstance(event, Replace) and not self.catalog.unlisted(*self._needed()):
             self._complete.set()
 
@@ -159,7 +160,6 @@ class Destinations:
         return ask(target, parse_token(token))[0]
 
     async def _open(self) -> None:
-        share_arenas()
         # It takes a quarter of a second, which the loop has not.
         await asyncio.to_thread(importlib.import_module, "agent.destination.listener")
         from agent.destination.hub import Hub
@@ -174,6 +174,7 @@ class Destinations:
         await first.close("nobody is meant to ask here")
         hub.open()
         self._hub, self._metrics = hub, metrics
+        self._tell_complaints()
         self._opened.set()
         log.info(
             "answering for destinations",
@@ -213,6 +214,15 @@ class Destinations:
             log.warning("pod is not redirected: connections from the mesh to it fail", **told)
         else:
             log.warning("pod is not redirected: announced without identity, and so in clear text", **told)
+
+    def _tell_complaints(self) -> None:
+        """Say what of an object cannot be used, once, and when that is over."""
+        for complaint, came in self.catalog.news():
+            told = {"complaint": complaint.reason.value, "about": complaint.subject}
+            if came:
+                log.warning("complaint", **told, message=complaint.message, remedy=complaint.remedy)
+            else:
+                log.info("complaint settled", **told, message=complaint.message)
 
     def _needed(self) -> tuple[type[Object], ...]:
         return (*NEEDED, objects.EndpointSlice if self.config.endpoint_slices else objects.Endpoints)

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from agent.cni.ledger import Ledger, all_ended, inode_of
+from agent.core import gate
 from agent.core.attachments import Attachment
 from agent.core.cni import CniError, Code, Request
-from agent.core.gate import UNMESHED, Answer, announced, failing, injected, judge, refusal, sandbox_ended
 from agent.core.names import made_from_name
 from agent.core.objects import Pod
 from agent.core.reasons import Reason
@@ -76,17 +76,17 @@ class Gate:
         if self._duty.policy.observe:
             return "waived"
         deadline = asyncio.get_running_loop().time() + PATIENCE
-        pod = await self._known(attachment)
-        if pod is None and injected(attachment):
+        pod = await self._known(attachment, deadline)
+        if pod is None and gate.injected(attachment):
             if not self._duty.attachments.of_container(*attachment.key):
                 # To announce it now would be for ever: its DEL has been.
-                raise CniError(Code.LATER, *sandbox_ended(attachment.pod))
+                raise CniError(Code.LATER, *gate.sandbox_ended(attachment.pod))
             pod = self._announce(attachment)
         if pod is None:
             self._let_through(attachment)
             return "unknown"
         self._mark_known(attachment)
-        return await self._redirected(pod, deadline)
+        return await self._redirected(pod, attachment, deadline)
 
     async def delete(self, request: Request) -> str:
         gone = self._duty.attachments.of_container(request.attachment.container_id, request.attachment.ifname)
@@ -101,8 +101,8 @@ class Gate:
         keeper = self._enforcer.keepers.get(pod.uid) if pod is not None else None
         if pod is None or keeper is None or self._duty.policy.observe:
             return "done"
-        if failing(keeper.status):
-            raise CniError(Code.LATER, *refusal(pod.key, keeper.status))
+        if gate.failing(keeper.status):
+            raise CniError(Code.LATER, *gate.refusal(pod.key, keeper.status))
         if keeper.status.reason is Reason.REDIRECTED:
             try:
                 sight = await keeper.compare()
@@ -125,8 +125,7 @@ class Gate:
 
     async def collect(self, request: Request) -> str:
         """GC: forget every attachment that the runtime does not list."""
-        if request.valid is not None:
-            valid = request.valid
+        if (valid := request.valid) is not None:
             gone = [attachment for attachment in self._duty.attachments if attachment.key not in valid]
             self._forget(gone)
             self._enforcer.release(gone)
@@ -156,6 +155,11 @@ class Gate:
             self._duty.attachments.put(attachment)
         return attachment
 
+    def unmeshed(self, attachment: Attachment) -> bool:
+        """Whether the pod is known, and known to need nothing: an agent that does not write may say so."""
+        pod = self._find(attachment)
+        return pod is not None and self._duty.derive(pod).excluded is not None
+
     def announce_again(self) -> None:
         """Meshed pods that an earlier agent was told of, and that their source still does not know. Not those
         whose object has come and gone: what it said is in their rules, and stays."""
@@ -163,18 +167,17 @@ class Gate:
             self._mark_known(attachment)
             young = 0 <= time.time() - attachment.since < self._unknown_wait
             found = attachment.known or young or self._find(attachment) is not None
-            if injected(attachment) and not found:
+            if gate.injected(attachment) and not found:
                 self._enforcer.wake({self._announce(attachment).uid})
 
     def _announce(self, attachment: Attachment) -> Pod:
-        pod = announced(attachment)
+        pod = gate.announced(attachment)
         log.info("pod redirected by what its runtime tells; its source does not know it", pod=str(pod.key))
         self._duty.cluster.announce(pod)
         return pod
 
     def _forget(self, gone: Iterable[Attachment]) -> None:
-        gone = list(gone)
-        if not gone:
+        if not (gone := list(gone)):
             return
         self._duty.attachments.forget(gone)
         for attachment in gone:
@@ -183,8 +186,8 @@ class Gate:
             if not any(one.pod_uid == attachment.pod_uid for one in self._duty.attachments):
                 self._duty.cluster.withdraw(attachment.pod_uid)
 
-    async def _known(self, attachment: Attachment) -> Pod | None:
-        deadline = asyncio.get_running_loop().time() + self._unknown_wait
+    async def _known(self, attachment: Attachment, deadline: float) -> Pod | None:
+        deadline = min(deadline, asyncio.get_running_loop().time() + self._unknown_wait)
         while (pod := self._find(attachment)) is None:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -208,7 +211,7 @@ class Gate:
 
     def _mark_known(self, attachment: Attachment) -> None:
         """For the next agent; of a pod that is not injected, nothing follows from it."""
-        if injected(attachment) and not attachment.known and self._has_object(attachment):
+        if gate.injected(attachment) and not attachment.known and self._has_object(attachment):
             self._note(msgspec.structs.replace(attachment, known=True))
 
     def _let_through(self, attachment: Attachment) -> None:
@@ -224,25 +227,30 @@ class Gate:
         if self._duty.attachments.note(attachment):
             self._ledger.save(attachment)
 
-    async def _redirected(self, pod: Pod, deadline: float) -> str:
+    async def _redirected(self, pod: Pod, attachment: Attachment, deadline: float) -> str:
         keeper = self._enforcer.keeper(pod.uid)
         if self._duty.derive(pod).excluded is not None:
             # Nothing that may be wrong with it is a reason to hold it up.
             self._enforcer.wake({pod.uid})
             return "unmeshed"
         if keeper is None:
-            raise CniError(Code.LATER, f"cannot redirect pod {pod.key}: the agent is stopping")
+            raise CniError(Code.LATER, *gate.stopping(pod.key))
         status = keeper.status
         try:
             async with asyncio.timeout_at(deadline):
                 status = await keeper.look_now()
-                while judge(status) is Answer.WAIT:
+                while gate.judge(status) is gate.Answer.WAIT:
                     status = await keeper.changed()
+                if status.reason is Reason.REDIRECTED:
+                    await self._prepare(keeper)
         except TimeoutError:
             status = keeper.status
-        if judge(status) is not Answer.PASS:
-            raise CniError(Code.LATER, *refusal(pod.key, status))
+        if gate.judge(status) is not gate.Answer.PASS:
+            raise CniError(Code.LATER, *gate.refusal(pod.key, status))
+        # The status may be of the sandbox before this one, or of one after it.
+        held = keeper.hold.netns if keeper.hold is not None else None
+        if status.reason in gate.DECIDED and (held is None or held != inode_of(attachment.netns)):
+            raise CniError(Code.LATER, *gate.elsewhere(pod.key, attachment.netns))
         if status.reason is Reason.REDIRECTED:
-            await self._prepare(keeper)
             return "redirected"
-        return "unmeshed" if status.reason in UNMESHED else "waived"
+        return "unmeshed" if status.reason in gate.UNMESHED else "waived"

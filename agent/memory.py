@@ -1,19 +1,15 @@
 """Memory that the C library keeps, though nobody uses it any more.
 
-gRPC's threads allocate what a flood of calls needs, each in an arena of its own, and glibc gives hardly any
-of it back: after one flood the process would stay at hundreds of MiB for ever. Another C library than glibc
-has none of these calls, and is left alone.
+What gRPC holds for a flood of calls lies scattered over the arenas of its threads, and glibc gives hardly any
+of it back by itself: after one flood the process would stay at hundreds of MiB for ever. Another C library
+than glibc has none of these calls, and is left alone.
 """
 
 import ctypes
 
-ARENAS = 2
-"""Arenas for all threads together; glibc's own limit is eight for each CPU."""
-
 PLENTY = 64 << 20
 """Free bytes from which on they are given back."""
 
-_M_ARENA_MAX = -8
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
@@ -27,14 +23,8 @@ if _GLIBC:
     _libc.mallinfo2.restype = _Mallinfo2
 
 
-def share_arenas() -> None:
-    """Threads that are born from now on share the arenas there are, once there are ARENAS."""
-    if _GLIBC:
-        _libc.mallopt(_M_ARENA_MAX, ARENAS)
-
-
 def give_back() -> None:
-    """Return free memory to the kernel, if there is plenty. It takes the time of some 10 ms for each 100 MiB,
-    in which other threads may have to wait for memory."""
+    """Return free memory to the kernel, if there is plenty. It takes some 10 ms for each 100 MiB, in which
+    other threads may have to wait for memory."""
     if _GLIBC and _libc.mallinfo2().fordblks > PLENTY:
         _libc.malloc_trim(0)

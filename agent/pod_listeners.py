@@ -7,7 +7,7 @@ listen in one pod, and the kernel gives new connections to either, until the old
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,13 +15,13 @@ import structlog
 
 from agent.core.discovery.asked import Asked, asked
 from agent.core.discovery.targets import Client
-from agent.core.reasons import Complaint, Phase, Reason
+from agent.core.reasons import MEANINGS, Complaint, Phase, Reason
 from agent.destinations import LEAVING, Destinations
 from agent.node.enforcer import Enforcer
 from agent.node.hold import Hold
 from agent.node.keeper import Keeper
-from agent.node.listeners import Holder, ListenersUnreadableError, bindable, holders, own_inodes
 from agent.node.netns import NetnsId, run_in
+from agent.port_clash import clash, sharers
 from agent.state import PodAsks
 
 if TYPE_CHECKING:
@@ -83,12 +83,19 @@ class PodListeners:
         complaint = seat.complaint if seat is not None else None
         waits_for = self._destinations.waits_for
         if complaint is None and waits_for and wanted.asks == "us" and keeper.status.phase in SERVED:
-            complaint = Complaint(Reason.NOT_ANSWERING, wanted.address, waits_for)
+            complaint = _complaint(Reason.NOT_ANSWERING, wanted, waits_for)
         return PodAsks(wanted.asks, port, complaint)
 
     def follow(self, keeper: Keeper) -> None:
         """Something about the pod has changed: open, close or move its listener, as it takes."""
         self._begin(keeper, also_open=self._complete)
+
+    def wake(self, uids: Iterable[str]) -> None:
+        """The objects of these pods may have changed."""
+        for uid in uids:
+            keeper = self._enforcer.keepers.get(uid)
+            if keeper is not None:
+                self.follow(keeper)
 
     async def ensure(self, keeper: Keeper) -> None:
         """The pod, which is new, has the listener that it should have, or the reason why not is known. Calls
@@ -157,10 +164,7 @@ class PodListeners:
 
     def _moved(self, is_open: _Open, hold: Hold, wanted: Asked | None) -> bool:
         """Whether its place is another one. A pod whose object is gone keeps what it has, as its rules do."""
-        elsewhere = wanted is not None and (is_open.place.host, is_open.place.port) != (
-            wanted.host,
-            wanted.port,
-        )
+        elsewhere = wanted is not None and is_open.place.address != wanted.address
         return is_open.netns != hold.netns or elsewhere
 
     def _may_open(self) -> bool:
@@ -170,77 +174,46 @@ class PodListeners:
         from agent.destination.listener import CannotListen
 
         problem = f"container {wanted.declared_by} declares port {wanted.port}" if wanted.declared_by else ""
-        problem = problem or await self._looked(hold, wanted, sharing=False)
-        # Its descriptor may have been closed meanwhile, and its number be another's.
-        if keeper.hold is not hold or self._closing:
-            return
-        pod = self._enforcer.duty.cluster.pod(keeper.uid)
-        node = (pod.spec.node_name if pod is not None else None) or self._node
-        client = Client(keeper.key.namespace, node, keeper.key.name)
         try:
+            problem = problem or await self._looked(hold, wanted, sharing=False)
+            # Its descriptor may have been closed meanwhile, and its number be another's.
+            if keeper.hold is not hold or self._closing:
+                return
             if not problem:
                 listener = await self._destinations.listen(
-                    wanted.address, client, lambda bind: run_in(hold.fd, bind)
+                    wanted.address, self._client(keeper), lambda bind: run_in(hold.fd, bind)
                 )
                 seat.open = _Open(hold.netns, wanted, listener)
         except (CannotListen, OSError) as error:
             problem = str(error)
         self._tell(keeper, wanted, seat, problem)
 
+    def _client(self, keeper: Keeper) -> Client:
+        pod = self._enforcer.duty.cluster.pod(keeper.uid)
+        node = (pod.spec.node_name if pod is not None else None) or self._node
+        return Client(keeper.key.namespace, node, keeper.key.name)
+
     def _tell(self, keeper: Keeper, wanted: Asked, seat: _Seat, problem: str) -> None:
-        before = seat.complaint
-        seat.complaint = Complaint(Reason.PORT_CLASH, wanted.address, problem) if problem else None
-        if wanted.asks != "us" or seat.complaint == before:
+        before, seat.complaint = seat.complaint, None
+        # Where nobody asks, the port is the application's to use.
+        if problem and wanted.asks == "us":
+            seat.complaint = _complaint(Reason.PORT_CLASH, wanted, problem)
+        if seat.complaint == before:
             return
         told = {"pod": str(keeper.key), "address": wanted.address}
-        if problem:
-            log.warning(
-                "pod cannot ask as it should", reason=Reason.PORT_CLASH.value, message=problem, **told
-            )
+        if seat.complaint is not None:
+            reason = Reason.PORT_CLASH.value
+            log.warning("pod cannot ask as it should", reason=reason, message=problem, **told)
         else:
             log.info("pod can ask now", **told)
 
     async def _looked(self, hold: Hold, place: Asked, *, sharing: bool) -> str:
         """Who else has the port in the pod, or why it cannot be had, in words; "" when all is well.
         `sharing`: beside our own listener."""
+        look = sharers if sharing else clash
         # A descriptor of its own, since the hold may be given back meanwhile.
-        return await asyncio.to_thread(self._look, os.dup(hold.fd), place, sharing)
-
-    def _look(self, fd: int, place: Asked, sharing: bool) -> str:
-        try:
-            return self._sharers(fd, place) if sharing else self._clash(fd, place)
-        finally:
-            os.close(fd)
-
-    def _clash(self, fd: int, place: Asked) -> str:
-        users = self._strangers(_holders(fd, place))
-        if users:
-            return f"a process of user {users} listens at {place.address} in the pod already"
-        refused = bindable(fd, place.host, place.port)
-        return f"cannot listen at {place.address} in the pod: {refused}" if refused else ""
-
-    def _sharers(self, fd: int, place: Asked) -> str:
-        found = _holders(fd, place)
-        ours = own_inodes() if len(found) > 1 else frozenset(one.inode for one in found)
-        users = self._strangers(tuple(one for one in found if one.inode not in ours))
-        if not users:
-            return ""
-        return (
-            f"a process of user {users} has come to share {place.address} in the pod with this agent, and "
-            "gets some of what its proxy asks"
-        )
-
-    def _strangers(self, found: tuple[Holder, ...]) -> str:
-        """Their users. Only a process of our own user can share our port, and may be another agent."""
-        users = {one.uid for one in found}
-        if users == {os.geteuid()} and self._overlapping():
-            return ""
-        return ", ".join(map(str, sorted(users)))
+        return await asyncio.to_thread(look, os.dup(hold.fd), place, self._overlapping)
 
 
-def _holders(fd: int, place: Asked) -> tuple[Holder, ...]:
-    try:
-        return holders(fd, place.host, place.port)
-    except ListenersUnreadableError:
-        # A kernel without sock_diag: only its refusal to bind tells.
-        return ()
+def _complaint(reason: Reason, place: Asked, problem: str) -> Complaint:
+    return Complaint(reason, place.address, problem, MEANINGS[reason].remedy)

@@ -53,7 +53,7 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
     `netns_from`: who told of its netns, "" while nobody has: the runtime by CNI, its manifest, or the scan of
     /proc. `addresses`: of its netns, loopback too; only the answer to a visit has them. `container`: id of
     the sandbox that CNI told of, "" for a pod that did not come by the gate; `let_through`: it passed the
-    gate before its source knew it, without rules."""
+    gate before its source knew it, without rules. `destination`: None for a pod without a proxy."""
 
     namespace: str
     name: str
@@ -70,6 +70,12 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
     container: str = ""
     let_through: bool = False
     destination: PodAsks | None = None
+
+    @property
+    def complaints(self) -> tuple[Complaint, ...]:
+        """About its settings, its kernel state, and its way to destinations."""
+        asks = self.destination
+        return (*self.status.complaints, *((asks.complaint,) if asks and asks.complaint else ()))
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):

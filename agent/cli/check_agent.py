@@ -1,6 +1,7 @@
 """Checks of the running agent and of the pods that it keeps."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from agent.cli.client import Agent, AgentDeniedError, AgentError
 from agent.cli.kernel_state import wrong
 from agent.cli.report import Category, Check, failed, passed, warning
 from agent.cni.install import CniSettings
+from agent.core.discovery.asked import Asks
 from agent.core.reasons import MEANINGS, Complaint, Phase, Reason
 from agent.node.lock import WriterLock
 from agent.node.sweep import namespaces, search
@@ -23,11 +25,19 @@ PROMISES = {
     Reason.PROXY_NOT_LISTENING: "every proxy listens where its pod's connections go",
     Reason.IPV6_NOT_REDIRECTED: "no pod has IPv6 that bypasses its proxy",
     Reason.LEFTOVER: "no rules of linkerd-init are left",
+    Reason.PORT_CLASH: "every proxy that asks this agent for destinations finds it",
+    Reason.NOT_ANSWERING: "the agent can answer for destinations",
 }
 """What holds when no pod has this complaint. All other complaints are about what people wrote."""
 
 HARMFUL = PROMISES.keys() - {Reason.LEFTOVER}
-"""Complaints that mean clear text or refused connections; the others are warnings."""
+"""Complaints that mean clear text, or connections that are refused or hang; the others are warnings."""
+
+ASKED: dict[Asks, str] = {
+    "us": "this agent",
+    "central": "the central controller",
+    "nobody": "nobody that their manifests name",
+}
 
 OBSERVATIONS = {Reason.FOREIGN_RULES}
 """Complaints that are no reason to do anything."""
@@ -82,10 +92,18 @@ def _pods(pods: tuple[PodState, ...]) -> Iterator[Check]:
         yield passed(description)
     for pod in astray:
         yield _astray(pod, description)
+    yield from _asking(pods)
     for reason, promise in PROMISES.items():
         yield from _promise(promise, [(pod, one) for pod, one in _complaints(pods) if one.reason is reason])
     rest = [(pod, one) for pod, one in _complaints(pods) if one.reason not in PROMISES.keys() | OBSERVATIONS]
     yield from _promise("all settings of pods have effect", rest)
+
+
+def _asking(pods: Iterable[PodState]) -> Iterator[Check]:
+    asking = Counter(pod.destination.asks for pod in pods if pod.destination is not None)
+    if asking:
+        counts = ", ".join(f"{asking[word]} {whom}" for word, whom in ASKED.items() if asking[word])
+        yield passed(f"proxies ask for destinations: {counts}")
 
 
 def _astray(pod: PodState, description: str) -> Check:
@@ -113,7 +131,7 @@ def _promise(promise: str, broken: list[tuple[PodState, Complaint]]) -> Iterator
 
 
 def _complaints(pods: Iterable[PodState]) -> Iterator[tuple[PodState, Complaint]]:
-    return ((pod, complaint) for pod in pods for complaint in pod.status.complaints)
+    return ((pod, complaint) for pod in pods for complaint in pod.complaints)
 
 
 def _orphans(pods: tuple[PodState, ...], netns_dir: Path) -> Check:

@@ -164,7 +164,7 @@ def _live(pod: PodState, question: Question | None, tried: Trial | None) -> Expl
         name=pod.name,
         left_alone=left_alone,
         settings=rows,
-        complaints=status.complaints,
+        complaints=pod.complaints,
         arrival=arrival(pod),
         kernel=kernel_state(pod),
         trial=tried,

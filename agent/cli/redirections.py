@@ -14,10 +14,22 @@ from agent.cli.output import age, print_json, print_table
 from agent.core.lifecycle import Redirection
 from agent.core.reasons import Complaint, Phase, Reason
 from agent.core.tally import Counters
-from agent.state import PodState
+from agent.state import PodAsks, PodState
 
 HEAD = ("NAMESPACE", "NAME", "PHASE", "REASON", "MODE", "SINCE", "DRIFTS")
-WIDE = ("UID", "NETNS", "CAME", "CONTAINER", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT")
+WIDE = (
+    "UID",
+    "NETNS",
+    "CAME",
+    "CONTAINER",
+    "HOW",
+    "INSTALL_MS",
+    "CULPRIT",
+    "COMPLAINTS",
+    "IN",
+    "OUT",
+    "ASKS",
+)
 INIT = ("LINKERD-INIT",)
 SHORT = 13
 """Characters of a container's id, as crictl shows it."""
@@ -27,7 +39,8 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     """One pod. `came`: by the gate, let through, or found by other means (arrival.py); `container`: id of its
     sandbox, "" where CNI did not tell of it. `since`: unix seconds; `exposed_s`: seconds that it ran without
     rules before they were installed; `connections`: by counter of its table; `linkerd_init`: how far
-    linkerd-init came with rules that are in the pod still, by family and flavour, () where there are none."""
+    linkerd-init came with rules that are in the pod still, by family and flavour, () where there are none;
+    `destination`: whom its proxy asks, None where it has none."""
 
     namespace: str
     name: str
@@ -50,6 +63,7 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     complaints: tuple[Complaint, ...]
     connections: Counters
     linkerd_init: tuple[str, ...]
+    destination: PodAsks | None
 
 
 @click.command("redirections")
@@ -62,8 +76,10 @@ def command(ctx: click.Context, /, namespace: str | None, run_dir: Path, form: s
 
     With -o wide, CAME tells pods that waited at the CNI gate (cni) from those that it let through
     (let-through), and from those found by other means, after their start perhaps (proc, manifest). IN and
-    OUT count the connections that went to the proxy. Where there are rules of linkerd-init in a pod, a last
-    column LINKERD-INIT says how far it came with them. Ends with 1 when a pod is in phase Failed.
+    OUT count the connections that went to the proxy. ASKS tells whom its proxy asks for destinations: us, and
+    at which port in the pod, the central controller, or nobody that its manifest names. Where there are rules
+    of linkerd-init in a pod, a last column LINKERD-INIT says how far it came with them. Ends with 1 when a
+    pod is in phase Failed.
     """
     pods = [pod for pod in Agent(run_dir).state().pods if namespace in (None, pod.namespace)]
     rows = sorted(map(_row, pods), key=lambda row: (row.namespace, row.name, row.uid))
@@ -105,9 +121,10 @@ def _row(pod: PodState) -> Row:
         install_ms=status.install_ms,
         exposed_s=status.exposed_s,
         culprit=status.culprit,
-        complaints=status.complaints,
+        complaints=pod.complaints,
         connections=pod.counters,
         linkerd_init=tuple(_linkerd_init(status)),
+        destination=pod.destination,
     )
 
 
@@ -139,7 +156,15 @@ def _more(row: Row) -> tuple[str, ...]:
         ",".join(dict.fromkeys(one.reason for one in row.complaints)) or "-",
         str(row.connections.get("in_redirect", 0)),
         str(row.connections.get("out_redirect", 0)),
+        _asks(row.destination),
     )
+
+
+def _asks(destination: PodAsks | None) -> str:
+    """`us:-` asks in vain; where the answer is no, -o json and `check` say why."""
+    if destination is None:
+        return "-"
+    return f"us:{destination.port or '-'}" if destination.asks == "us" else destination.asks
 
 
 def _init(row: Row) -> tuple[str]:

@@ -23,6 +23,8 @@ from agent.core.reasons import MEANINGS, Phase, Reason
 PASSED = frozenset(
     {Reason.REDIRECTED, Reason.IPTABLES, Reason.DRAINING, Reason.INIT_RUNNING, Reason.OBSERVED}
 )
+DECIDED = frozenset({Reason.REDIRECTED, Reason.IPTABLES})
+"""Told of the rules that were found in one netns, and true of that one alone."""
 UNMESHED = frozenset(
     {Reason.NOT_MESHED, Reason.HOST_NETWORK, Reason.NAMESPACE_EXCLUDED, Reason.DISABLED, Reason.FINISHED}
 )
@@ -57,6 +59,17 @@ def refusal(pod: PodKey, status: Redirection) -> tuple[str, str]:
 def sandbox_ended(pod: PodKey) -> tuple[str, str]:
     """The same for a pod whose DEL has come before its ADD was answered."""
     return f"cannot redirect pod {pod}: its sandbox has ended", "nothing to do: the kubelet makes another one"
+
+
+def stopping(pod: PodKey) -> tuple[str, str]:
+    """The same while the agent ends."""
+    return f"cannot redirect pod {pod}: the agent is stopping", "nothing to do: the next agent will be asked"
+
+
+def elsewhere(pod: PodKey, netns: str) -> tuple[str, str]:
+    """The same for a pod that is known to have its rules in another sandbox, and not yet in this one."""
+    remedy = f"nothing, if it passes: the kubelet tries again; else `pointsman explain {pod}`"
+    return f"cannot redirect pod {pod}: its rules are not verified in network namespace {netns}", remedy
 
 
 def injected(attachment: Attachment) -> bool:

@@ -1,7 +1,7 @@
 """One WeightedAddr as bytes. Each distinct address is encoded once, for as long as an answer holds it."""
 
 import struct
-from ipaddress import ip_address
+from socket import AF_INET, AF_INET6, inet_pton
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -11,6 +11,7 @@ from agent.core.discovery.config import Http2
 from agent.destination.proto.destination_pb2 import Http2ClientParams, WeightedAddr
 from agent.destination.proto.net_pb2 import IPAddress, IPv6, TcpAddress
 
+_WORD = struct.Struct(">I")
 _HALVES = struct.Struct(">QQ")
 
 LENGTH_DELIMITED = 2
@@ -45,15 +46,15 @@ class Encoder:
         known = self._known.get(address)
         if known is None:
             self.count += 1
-            known = self._known[address] = Encoded(
-                added=field(1, serialized(weighted_addr(address, self._http2))),
-                removed=field(1, serialized(tcp_address(address.ip, address.port))),
-            )
+            message = weighted_addr(address, self._http2)
+            added = field(1, message.SerializeToString(deterministic=True))
+            known = Encoded(added, removed=field(1, message.addr.SerializeToString()))
+            self._known[address] = known
         return known
 
 
 def weighted_addr(address: Address, http2: Http2 | None) -> WeightedAddr:
-    """`http2` is sent only with an address that takes it."""
+    """`http2` is sent only with an address that takes it. Maps have no order: serialize deterministically."""
     message = WeightedAddr(addr=tcp_address(address.ip, address.port), weight=address.weight)
     message.metric_labels.update(address.labels)
     if address.identity and address.uri:
@@ -79,10 +80,11 @@ def weighted_addr(address: Address, http2: Http2 | None) -> WeightedAddr:
 
 
 def tcp_address(ip: str, port: int) -> TcpAddress:
-    address = ip_address(ip)
-    if address.version == 4:
-        return TcpAddress(ip=IPAddress(ipv4=int(address)), port=port)
-    first, last = _HALVES.unpack(address.packed)
+    """OSError for what is no IP."""
+    if ":" not in ip:
+        [value] = _WORD.unpack(inet_pton(AF_INET, ip))
+        return TcpAddress(ip=IPAddress(ipv4=value), port=port)
+    first, last = _HALVES.unpack(inet_pton(AF_INET6, ip))
     return TcpAddress(ip=IPAddress(ipv6=IPv6(first=first, last=last)), port=port)
 
 
@@ -109,11 +111,6 @@ def _http2(given: Http2) -> Http2ClientParams:
         message.internals.max_frame_size = internals.max_frame_size
         message.internals.max_send_buf_size = internals.max_send_buf_size
     return message
-
-
-def serialized(message: WeightedAddr | TcpAddress) -> bytes:
-    """Bytes that are the same for equal messages: maps are written in order."""
-    return message.SerializeToString(deterministic=True)
 
 
 def field(number: int, payload: bytes) -> bytes:

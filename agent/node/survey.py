@@ -5,6 +5,7 @@ No netlink event tells of these, so they are asked on a timer.
 
 import ipaddress
 
+from agent.core.discovery.targets import canonical_ip
 from agent.core.names import CLOSE_WAIT_TIMEOUT
 from agent.core.reasons import Complaint, Reason
 from agent.core.spec import RedirectSpec
@@ -81,10 +82,10 @@ def _unproxied_v6(interfaces: tuple[InterfaceAddress, ...], spec: RedirectSpec) 
 
 
 def _secondary(interfaces: tuple[InterfaceAddress, ...], pod_ips: tuple[str, ...]) -> list[Complaint]:
-    if not pod_ips:
+    known = {ip for ip in map(canonical_ip, pod_ips) if ip is not None}
+    if not known:
         return []
-    known = {ipaddress.ip_address(ip) for ip in pod_ips}
-    main = {entry.interface for entry in interfaces if ipaddress.ip_address(entry.address) in known}
+    main = {entry.interface for entry in interfaces if canonical_ip(entry.address) in known}
     others = sorted({entry.interface for entry in interfaces if not _local(entry)} - main)
     return [
         Complaint(

@@ -69,7 +69,8 @@ def test_redirections_in_three_forms(cli: Cli, node: Agent, web: str, netns: str
     assert plain[:5] == ["other", "plain", "Excluded", "NotMeshed", "-"]
     assert ours[:5] == ["shop", "web", "Applied", "Redirected", "nftables"]
     assert wide.stdout.splitlines()[0].split()[7:] == [
-        "UID", "NETNS", "CAME", "CONTAINER", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT"
+        "UID", "NETNS", "CAME", "CONTAINER", "HOW", "INSTALL_MS", "CULPRIT", "COMPLAINTS", "IN", "OUT",
+        "ASKS",
     ]  # fmt: skip
     assert f"/run/netns/{netns}" in wide.stdout
     assert [row["name"] for row in rows] == ["plain", "web"]

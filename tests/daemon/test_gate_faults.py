@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -132,6 +133,64 @@ def test_a_successor_knows_whom_the_writer_let_through(tmp_path: Path, pod: str)
         assert new.pod("default/web")["status"]["exposedS"] >= 0.2
 
 
+def test_rules_in_the_old_sandbox_are_no_answer_for_the_new_one(
+    tmp_path: Path, pod: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at the new one takes longer than ADD may take."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import asyncio, agent.gate, agent.node.keeper\n"
+        "look_now = agent.node.keeper.Keeper.look_now\n"
+        "async def slow(self):\n"
+        "    if self.hold is not None: await asyncio.sleep(60)\n"
+        "    return await look_now(self)\n"
+        "agent.gate.PATIENCE = 0.5\n"
+        "agent.node.keeper.Keeper.look_now = slow\n"
+    )
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", uid=UID))
+        one.wait_reason("default/web", "NetnsMissing")
+        assert add(one, "web", pod) is None
+        error = add(one, "web", second, container="c2")
+        assert table(second) == ""
+        assert error["code"] == 11
+        assert str(path_of(second)) in error["msg"]
+
+
+def test_of_two_sandboxes_of_one_pod_only_that_with_rules_starts(
+    tmp_path: Path, pod: str, second: str
+) -> None:
+    with agent(tmp_path, "--unknown-wait", "3") as one, ThreadPoolExecutor(2) as runtime:
+        first = runtime.submit(add, one, "web", pod)
+        one.wait(lambda: attachments(one), "the first call")
+        again = runtime.submit(add, one, "web", second, container="c2")
+        one.wait(lambda: len(attachments(one)) == 2, "the second call")
+        one.put(pod_manifest("web", uid=UID))
+        assert again.result() is None
+        assert "redirect to :4140" in table(second)
+        assert first.result()["code"] == 11
+        assert table(pod) == ""
+
+
+def test_a_writer_that_hangs_holds_up_meshed_pods_alone(tmp_path: Path, pod: str) -> None:
+    with agent(tmp_path, name="old") as old, agent(tmp_path, name="new", start=False) as new:
+        old.put(pod_manifest("web", uid=UID))
+        old.put(pod_manifest("plain", uid=OTHER, meshed=False))
+        new.start()
+        new.wait(lambda: new.events("answering the CNI shim"), "the socket taken over")
+        os.kill(old.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert add(new, "plain", pod, uid=OTHER, container="c2") is None
+            assert time.monotonic() - began < 1
+            error = add(new, "web", pod)
+            assert time.monotonic() - began < 9.9
+        finally:
+            os.kill(old.pid, signal.SIGCONT)
+        assert error["code"] == 11
+        assert f"cannot have the writing agent (process {old.pid}) answer" in error["msg"]
+
+
 def test_two_calls_for_one_container_are_both_answered(tmp_path: Path, pod: str) -> None:
     with agent(tmp_path, "--unknown-wait", "3") as one, ThreadPoolExecutor(2) as runtime:
         answers = [runtime.submit(add, one, "web", pod) for _ in range(2)]
@@ -140,6 +199,34 @@ def test_two_calls_for_one_container_are_both_answered(tmp_path: Path, pod: str)
         assert [answer.result() for answer in answers] == [None, None]
         assert delete(one, netns=pod) is None
         one.wait(lambda: one.state()["netnsHeld"] == 0, "the netns given back")
+
+
+def test_what_else_a_pod_needs_is_waited_for_as_long_as_the_shim_waits(
+    tmp_path: Path, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that came later than the shim's patience would count as an agent that is away."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import asyncio, agent.gate, agent.pod_listeners\n"
+        "async def ensure(self, keeper): await asyncio.sleep(60)\n"
+        "agent.gate.PATIENCE = 1.0\n"
+        "agent.pod_listeners.PodListeners.ensure = ensure\n"
+    )
+    with agent(tmp_path) as one:
+        one.put(pod_manifest("web", uid=UID))
+        one.wait_reason("default/web", "NetnsMissing")
+        began = time.monotonic()
+        assert add(one, "web", pod) is None
+        assert 0.9 < time.monotonic() - began < 5
+        assert "redirect to :4140" in table(pod)
+
+
+def test_an_unknown_pod_is_let_through_before_the_shim_loses_patience(tmp_path: Path, pod: str) -> None:
+    """However long the source may be waited for: with `deny`, no answer would refuse it."""
+    with agent(tmp_path, "--unknown-wait", "60") as one:
+        began = time.monotonic()
+        assert add(one, "web", pod) is None
+        assert time.monotonic() - began < 9.5
 
 
 # ---- what stands where a netns should -------------------------------------------------------------------
@@ -324,6 +411,34 @@ def test_a_disk_that_is_full_holds_up_no_pod(tmp_path: Path, pod: str) -> None:
         finally:
             one.close()
             subprocess.run(["umount", "--lazy", one.run_dir], check=True)
+
+
+# ---- without libnftables --------------------------------------------------------------------------------
+
+
+def test_status_is_refused_while_no_rule_set_can_be_made(
+    tmp_path: Path, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import agent.gate, agent.node.nft.compile as compiling\n"
+        "def flags(self): raise compiling.CompileError('made to fail')\n"
+        "agent.gate.PATIENCE = 1.0\n"
+        "compiling.Compiler.flags = flags\n"
+    )
+    with agent(tmp_path, start=False) as one:
+        one.put(pod_manifest("web", uid=UID))
+        one.put(pod_manifest("plain", uid=OTHER, meshed=False))
+        one.start(wait=False)
+        one.wait_reason("default/plain", "NotMeshed")
+        error = ask(one.run_dir / "cni.sock", environment("STATUS"))
+        assert error is not None
+        assert error["code"] == 50
+        assert "cannot redirect pods" in error["msg"]
+        error = add(one, "web", pod)
+        assert error["code"] == 11
+        assert "CompileFailed" in error["msg"]
+        assert add(one, "plain", pod, uid=OTHER, container="c2") is None
 
 
 # ---- descriptors ----------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ async def test_what_came_and_went_while_a_client_slept_is_never_sent(room: Room)
     assert len(slow.messages) == 5
 
 
-async def test_held_until_all_is_listed() -> None:
+async def test_m06_held_until_all_is_listed() -> None:
     room = Room()
     calls = [room.ask(path("web")), room.ask("nonsense"), room.ask("10.1.1.1:80", Method.PROFILE)]
     await settle()

@@ -300,7 +300,7 @@ async def test_connections_are_bounded_and_half_open_ones_end(monkeypatch: pytes
             writer.close()
 
 
-async def test_mass_subscription_is_paced() -> None:
+async def test_m15_mass_subscription_is_paced() -> None:
     """Three thousand different questions at once: all are answered, and the loop is never kept long."""
     count = 3000
     async with stage() as here:
@@ -324,7 +324,7 @@ async def test_mass_subscription_is_paced() -> None:
         assert max(lag) < 0.2
 
 
-async def test_bursts_that_are_half_cancelled_leave_nothing() -> None:
+async def test_m01_bursts_that_are_half_cancelled_leave_nothing() -> None:
     """As when many proxies restart: afterwards a call takes no longer than before."""
     with server() as there:
         async with proxy(there.ports[1]) as other:

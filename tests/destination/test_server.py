@@ -100,7 +100,7 @@ async def test_the_token_counts_where_the_listener_does_not_know() -> None:
                 assert tuple(got) == expected
 
 
-async def test_five_thousand_calls_at_once_on_one_connection() -> None:
+async def test_m07_five_thousand_calls_at_once_on_one_connection() -> None:
     """gRPC's own limit on calls that wait would have most of them refused."""
     count = 5060
     async with stage() as here:
@@ -127,7 +127,7 @@ async def test_thirty_thousand_endpoints() -> None:
             assert max(map(len, view.messages)) <= 1 << 20
 
 
-async def test_a_cancelled_call_leaves_nothing() -> None:
+async def test_i10_a_cancelled_call_leaves_nothing() -> None:
     async with stage() as here:
         listener = await here.listen()
         before = len(asyncio.all_tasks())
@@ -142,7 +142,7 @@ async def test_a_cancelled_call_leaves_nothing() -> None:
         assert ended == 1
 
 
-async def test_a_dead_connection_leaves_nothing() -> None:
+async def test_i10_a_dead_connection_leaves_nothing() -> None:
     async with stage() as here:
         listener = await here.listen()
         async with peer(listener.port) as client:
@@ -198,7 +198,7 @@ async def test_one_listener_ends_without_the_other() -> None:
             await kept.message(2)
 
 
-async def test_twenty_restarts_under_streams() -> None:
+async def test_m13_twenty_restarts_under_streams() -> None:
     """Every client comes to the right view each time, in one process with one registry of metrics."""
     here = Stage()
     port = 0

@@ -91,6 +91,10 @@ class Asker:
         """What no stream may ever do, and one did."""
         return [fault for view in self.calls.values() for fault in view.faults]
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        self._process.send_signal(number)
+
     def close(self) -> None:
         self._process.kill()
         self._reader.join()

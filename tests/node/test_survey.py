@@ -47,6 +47,29 @@ def test_a_proxy_must_listen_in_the_families_of_its_pod(
     assert len(found) == (2 if missing else 0)
 
 
+@pytest.mark.parametrize(
+    ("ips", "complaints"),
+    [
+        (("10.7.0.2",), 1),
+        (("::ffff:10.7.0.2", ""), 1),
+        (("",), 0),
+        (("10.7.0.300", "fe80::1%eth0", "none"), 0),
+        ((), 0),
+    ],
+)
+def test_addresses_of_a_status_that_are_none_say_nothing(ips: tuple[str, ...], complaints: int) -> None:
+    with netns() as name:
+        configure(name, "link add eth0 type veth peer name net1")
+        for link, address in (("eth0", "10.7.0.2/24"), ("net1", "10.8.0.2/24")):
+            configure(name, f"link set {link} up", f"addr add {address} dev {link}")
+        fd = open_netns(path_of(name))
+        try:
+            found = [each for each in survey(fd, SPEC, ips, None) if each.reason == "SecondaryInterface"]
+        finally:
+            os.close(fd)
+    assert [each.subject for each in found] == ["net1"] * complaints
+
+
 def _listener(address: str, port: int) -> socket.socket:
     one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     one.bind((address, port))

@@ -24,14 +24,7 @@ PORT = 4187
 
 NAME = "web.shop.svc.cluster.local"
 ENDS = pytest.mark.parametrize("end", [Agent.stop, Agent.kill])
-FLAGS = (
-    "--unknown-wait",
-    "0.3",
-    "--identity-trust-domain",
-    "cluster.local",
-    "--cluster-domain",
-    "cluster.local",
-)
+FLAGS = ("--unknown-wait=0.3", "--identity-trust-domain=cluster.local", "--cluster-domain=cluster.local")
 
 
 class Asker:
@@ -63,9 +56,6 @@ class Asker:
         last = [line.split()[1] for line in self.said if line.startswith("message ")][-1]
         profile = DestinationProfile.FromString(bytes.fromhex(last))
         return "".join(route.metrics_labels["route"] for route in profile.routes)
-
-    def stop(self) -> None:
-        self._cri.stop_container(self._container)
 
 
 @pytest.fixture
@@ -113,19 +103,6 @@ def _listening(pod: Pod) -> int:
     return len(run("nsenter", f"--net={pod.netns}", "ss", "-Hltn", f"sport = :{PORT}").splitlines())
 
 
-def _listens(node: Kubelet, pod: Pod) -> int:
-    port: int = node.agent.pod(pod.key)["destination"]["port"]
-    return port
-
-
-def test_the_first_container_is_answered_at_its_first_try(node: Kubelet) -> None:
-    pod = _pod(node, "web")
-    asker = Asker(node, pod)
-    assert asker.route() == "of-default"
-    assert asker.acts == ["connected", "message"]
-    assert _listens(node, pod) == PORT
-
-
 def test_twenty_pods_at_once_are_answered_at_their_first_try(node: Kubelet) -> None:
     names = [f"web-{number}" for number in range(20)]
     with ThreadPoolExecutor(len(names)) as kubelets:
@@ -146,6 +123,7 @@ def test_a_pod_is_known_by_its_listener(node: Kubelet) -> None:
     }
     routes = {namespace: asker.route() for namespace, asker in askers.items()}
     assert routes == {"default": "of-default", "shop": "of-shop", "third": "of-shop"}
+    assert {pod["destination"]["port"] for pod in node.agent.state()["pods"]} == {PORT}
     _put_route(node, "changed")
     assert askers["default"].route(2) == "changed"
     assert askers["shop"].acts == askers["third"].acts == ["connected", "message"]
@@ -160,7 +138,9 @@ def test_a_call_does_not_keep_the_network_namespace_of_its_pod(node: Kubelet) ->
     assert "veth" not in node.runtime.node.run("ip", "-o", "link")
     node.end(pod)
     wait(lambda: node.agent.state()["pods"] == [], "forgotten pod")
-    assert [line for line in node.agent.lines() if line.get("level") in ("warning", "error")] == []
+    # There may be complaints about a proxy that does nothing but ask.
+    said = [line for line in node.agent.lines() if line.get("event") != "complaint"]
+    assert [line for line in said if line.get("level") != "info"] == []
 
 
 def test_a_sandbox_made_anew_has_the_listener_in_its_turn(node: Kubelet) -> None:
@@ -219,13 +199,13 @@ def test_a_pod_that_waits_for_the_agent_is_answered_at_its_first_try(node: Kubel
 
 
 @contextlib.contextmanager
-def _successor(node: Kubelet) -> Iterator[Agent]:
+def _successor(node: Kubelet) -> Iterator[None]:
     """Another agent, once it listens in all pods too."""
     new = Agent(node.agent.directory, *FLAGS, name="successor", prefix=node.runtime.prefix)
     with contextlib.closing(new):
         new.start()
         new.wait(lambda: {pod["destination"]["port"] for pod in new.state()["pods"]} == {PORT}, "listeners")
-        yield new
+        yield
 
 
 @ENDS
@@ -241,9 +221,11 @@ def test_two_agents_lose_no_call_beyond_the_reconnect(node: Kubelet, end: Callab
         assert {asker.route(2) for asker in following} == {"of-default"}
         for asker in (*following, *repeating):
             assert "cannot" not in asker.acts
+            # A connection that the kernel had given to the listener which closes is the reconnect.
             assert "connected ended connected ended" not in " ".join(asker.acts)
-        once = ["connected", "message"]
-        assert [asker.acts for asker in following] == [[*once, "ended", *once]] * 2
+        for asker in following:
+            assert asker.acts[:3] == ["connected", "message", "ended"]
+            assert asker.acts.count("message") == 2
         _put_route(node, "changed")
         assert {asker.route(3) for asker in following} == {"changed"}
 
@@ -275,9 +257,11 @@ def test_a_runtimes_restart_disturbs_no_call(node: Kubelet, end: Callable[[Conta
     assert asker.route() == "of-default"
     end(node.runtime)
     node.runtime.start()
-    # The runtime that has ended kept the pipes of the containers: their output from now on may be lost.
     late = Asker(node, _pod(node, "late"))
     assert late.route() == "of-default"
+    _put_route(node, "changed")
+    assert asker.route(2) == "changed"
+    assert asker.acts == ["connected", "message", "message"]
     lives = _witness(node, pod)
     node.end(pod)
     wait(lambda: not lives(), "end of the network namespace", 3)

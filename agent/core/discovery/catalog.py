@@ -56,6 +56,7 @@ class Catalog:
         self.on_demand = on_demand
         self.listed: set[type[Object]] = set()
         self.complaints: dict[tuple[str, Any], tuple[Complaint, ...]] = {}
+        self._complained: dict[tuple[str, Any], tuple[Complaint, ...]] = {}
         self.namespaces: Table[str, NamespaceFacts] = Table()
         self.services = Services()
         self.slices = Slices(with_ips=on_demand)
@@ -110,6 +111,14 @@ class Catalog:
         if pod is None or before == self._redirections.get(uid):
             return frozenset()
         return frozenset(self._by_pod(uid, pod))
+
+    def news(self) -> Iterator[tuple[Complaint, bool]]:
+        """Each complaint that came (True) or went (False) since this was last asked."""
+        told, self._complained = self._complained, {}
+        for at, before in told.items():
+            now = self.complaints.get(at, ())
+            yield from ((each, False) for each in before if each not in now)
+            yield from ((each, True) for each in now if each not in before)
 
     def prove_absent(self, lack: Lack) -> frozenset[Subject]:
         """What an answer lacked was looked for and is not there; this holds until `doubt`."""
@@ -169,10 +178,7 @@ class Catalog:
             return set()
         key = shelf.key(item)
         facts, complaints = shelf.read(item)
-        if complaints:
-            self.complaints[type(item).__name__, key] = complaints
-        else:
-            self.complaints.pop((type(item).__name__, key), None)
+        self._complain(type(item), key, complaints)
         before = shelf.table.of.get(key)
         if before == facts:
             return set()
@@ -185,7 +191,7 @@ class Catalog:
 
     def _remove(self, kind: type[Object], key: Any) -> set[Subject]:
         shelf = self._shelves[kind]
-        self.complaints.pop((kind.__name__, key), None)
+        self._complain(kind, key, ())
         before = shelf.table.of.get(key)
         touched: set[Subject] = set()
         if before is not None:
@@ -194,6 +200,15 @@ class Catalog:
         if kind is Pod:
             self._redirections.pop(key, None)
         return touched
+
+    def _complain(self, kind: type[Object], key: Any, complaints: tuple[Complaint, ...]) -> None:
+        at = kind.__name__, key
+        before = self.complaints.pop(at, ())
+        if complaints:
+            self.complaints[at] = complaints
+        if complaints != before and self._complained.setdefault(at, before) == complaints:
+            # What came and went unheard.
+            del self._complained[at]
 
     def _by_namespace(self, name: str, _: NamespaceFacts) -> Iterator[Subject]:
         yield from (Subject("service", key[1], name) for key in self.services.by_namespace[name])

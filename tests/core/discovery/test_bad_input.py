@@ -11,7 +11,7 @@ from agent.core.discovery import objects
 from agent.core.discovery.answers import Hint
 from agent.core.discovery.objects import ExternalWorkload, Server
 from agent.core.meta import Metadata
-from agent.core.objects import Object, Put, Service
+from agent.core.objects import Object, Put, Replace, Service
 from tests.core.discovery.world import (
     OPAQUE,
     SKIP,
@@ -99,6 +99,22 @@ def test_a_bad_object_is_named_and_the_others_are_served(item: Object) -> None:
     assert answers == (world.get("web.shop:80"), world.profile("10.1.0.11:80"), world.profile("10.96.0.1:80"))
     world.drop(item)
     assert world.catalog.complaints == {}
+
+
+def test_complaints_are_news_once() -> None:
+    world = World(*HEALTHY)
+    bad, worse = (server("bad", selector, 80) for selector in ({"app": 7}, {"app": 8, "tier": 9}))
+    world.put(bad)
+    ((complaint, came),) = world.catalog.news()
+    assert ("Server shop/bad" in complaint.message, came) == (True, True)
+    world.put(bad, HEALTHY[2])
+    assert list(world.catalog.news()) == []
+    world.put(worse)
+    world.drop(worse)
+    world.put(bad)
+    assert list(world.catalog.news()) == []
+    world.catalog.apply(Replace(Server, ()))
+    assert list(world.catalog.news()) == [(complaint, False)]
 
 
 def test_x03_a_bad_server_does_not_stop_the_others() -> None:

@@ -159,7 +159,7 @@ CANDIDATES = (10, 11, 12, 80, 81, 90, 8080, 8081, 8090, 4242, 1, 2, 3, 70)
         ("twice", [81]),
     ],
 )
-def test_c05_lists_of_a_pod(annotation: str, opaque: list[int]) -> None:
+def test_c05_k08_lists_of_a_pod(annotation: str, opaque: list[int]) -> None:
     item = pod(
         "p",
         "10.1.0.14",
