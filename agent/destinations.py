@@ -205,9 +205,10 @@ class Destinations:
 
     def _report(self, uid: str, status: Redirection, *, failed: bool) -> None:
         pod, asked = self.catalog.pods.of.get(uid), self.config.require_redirection
-        if pod is None or asked == "allow":
+        if pod is None or asked == "allow" or not self.answering:
             return
         told = {"pod": f"{pod.namespace}/{pod.name}", "reason": status.reason.value}
+        told |= {"message": status.message} if status.message else {}
         if not failed:
             log.info("pod is announced as meshed again", **told)
         elif asked == "deny":

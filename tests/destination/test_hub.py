@@ -227,7 +227,9 @@ async def test_an_answer_that_cannot_be_made_takes_no_other_down(room: Room) -> 
     await settle()
     room.answers.tell(Method.GET, "web", broken)
     room.answers.tell(Method.GET, "api", endpoints(address(2)))
-    await asyncio.sleep(0.2)  # a traceback is logged, which takes its time
+    async with asyncio.timeout(5):  # a traceback is logged, which takes its time
+        while len(api.messages) < 3:
+            await asyncio.sleep(0.01)
     assert (len(web.messages), len(api.messages)) == (1, 3)
     with pytest.raises(CallEnded) as caught:
         room.ask(path(["other", "web"][1], 81))
@@ -312,13 +314,14 @@ async def test_much_work_is_done_in_slices(room: Room) -> None:
         room.ask(path(f"s{n}"))
         await asyncio.sleep(0)
     room.hub.refresh_all()
-    longest, last = 0.0, loop.time()
-    end = last + 0.6
-    while loop.time() < end:
-        await asyncio.sleep(0)
-        longest, last = max(longest, loop.time() - last), loop.time()
+    turns = 0
+    async with asyncio.timeout(20):
+        while room.answers.asked < 400:
+            await asyncio.sleep(0)
+            turns += 1
+    # 200 answers of a millisecond, in slices of a few: others have had their turns in between.
+    assert turns >= 20
     assert room.answers.asked == 400
-    assert longest < 0.1
 
 
 async def test_streams_are_budgeted() -> None:
