@@ -126,7 +126,8 @@ class Daemon:
         async with asyncio.TaskGroup() as rooms:
             enforcing = rooms.create_task(self.enforcer.run())
             calls = rooms.create_task(self.calls.run())
-            works = [self._pump, self._become_writer, self._beat]
+            beating = rooms.create_task(self._beat())
+            works = [self._pump, self._become_writer]
             works += [self.watch.run] if self.watch is not None else []
             works += [self._answer, self.destinations.tidy] if self.settings.answering.enabled else []
             others = [rooms.create_task(work()) for work in works]
@@ -137,6 +138,7 @@ class Daemon:
             for task in others:
                 task.cancel()
             await self._deafen()
+            beating.cancel()
             # Last, and awaited by the group: it gives back the sockets that own the tables.
             enforcing.cancel()
 
