@@ -5,7 +5,7 @@ SHIM := agent/cni/pointsman-cni
 SHIM_CC := musl-gcc -static -s
 SHIM_CFLAGS := -std=gnu11 -Os -Wall -Wextra -Wshadow -Wconversion -Werror
 
-.PHONY: help setup shim demo test test-kernel lint cases bench-install bench-drift bench-cni clean
+.PHONY: help setup shim demo test test-kernel lint cases bench-install bench-drift bench-cni bench-destination clean
 
 help:
 	@echo 'make demo            the story, two minutes to read, on real kernel state (KEEP=1 keeps it running)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make bench-install   install, update, compare for 1, 50 and 250 pods (PODS="1 50 250")'
 	@echo 'make bench-drift     from a foreign change to the healed table'
 	@echo 'make bench-cni       what the CNI gate adds to the start and end of a pod (PODS=250)'
+	@echo 'make bench-destination  updates, opening and latency of 5,060 streams in a cluster of 10,000 pods'
 	@echo 'make shim            the CNI plugin, $(SHIM)'
 
 setup:
@@ -54,6 +55,9 @@ bench-drift: setup
 
 bench-cni: setup
 	@$(PYTHON) -m tests.bench.cni $(PODS)
+
+bench-destination: setup
+	@$(PYTHON) -m tests.bench.destination
 
 clean:
 	rm -rf $(SHIM) .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
