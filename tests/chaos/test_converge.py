@@ -6,6 +6,7 @@ real network namespaces. `CHAOS_EXAMPLES` sequences (default 25) for owned and f
 
 import asyncio
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -80,6 +81,8 @@ def test_it_converges(owned: bool) -> None:
     )
     @given(steps, st.booleans(), harms)
     def sequences(happenings: list[tuple[object, ...]], rested: bool, last: list[str]) -> None:
+        # What other tests have left to the garbage collector must not go in between.
+        gc.collect()
         before = descriptors()
         asyncio.run(live(happenings, owned, rested, last))
         assert descriptors() == before

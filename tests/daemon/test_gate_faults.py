@@ -431,6 +431,7 @@ def test_status_is_refused_while_no_rule_set_can_be_made(
         one.put(pod_manifest("plain", uid=OTHER, meshed=False))
         one.start(wait=False)
         one.wait_reason("default/plain", "NotMeshed")
+        one.wait((one.run_dir / "cni.sock").exists, "the shim's socket")
         error = ask(one.run_dir / "cni.sock", environment("STATUS"))
         assert error is not None
         assert error["code"] == 50
