@@ -107,6 +107,9 @@ class Destinations:
     async def complete(self) -> None:
         """Wait until everything is listed that answers are made of."""
         await self._complete.wait()
+        from agent.destination.garbage import leave_alone
+
+        leave_alone()
 
     async def tidy(self) -> None:
         """Give back the memory that floods of calls have left free. Endless."""
@@ -162,10 +165,12 @@ class Destinations:
     async def _open(self) -> None:
         # It takes a quarter of a second, which the loop has not.
         await asyncio.to_thread(importlib.import_module, "agent.destination.listener")
+        from agent.destination.garbage import collect_less
         from agent.destination.hub import Hub
         from agent.destination.listener import listen
         from agent.destination.metrics import Metrics
 
+        collect_less()
         metrics = Metrics(self._registry)
         hub = Hub(self, metrics)
         # The first listener is in the node's own namespace, since gRPC's threads are born there.
