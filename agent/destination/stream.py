@@ -29,6 +29,12 @@ class Call(Protocol):
 class Stream:
     """An open call on a topic, paid for by `budget`. `leave` takes it off its topic; twice is no harm."""
 
+    # There are thousands, and one update goes through them all.
+    __slots__ = (
+        *("topic", "writing", "since", "late"),
+        *("_budget", "_call", "_ending", "_known", "_leave", "_loop", "_sent", "_sleep", "_tally"),
+    )
+
     def __init__(
         self, topic: Topic, tally: Tally, call: Call, budget: Budget, leave: Callable[["Stream"], None]
     ) -> None:

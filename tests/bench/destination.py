@@ -103,6 +103,8 @@ def measure(cluster: Cluster, given: argparse.Namespace) -> Figures:
         Path(directory, "size").write_text(json.dumps(msgspec.structs.astuple(cluster.size)))
         with process("answering", "service", directory, given.own) as service:
             _life(service, cluster, given, figures)
+        with process("answering", "service", directory, given.own) as service:
+            service.ask("load")
             _updates(service, cluster, given, figures)
     for count in given.scale:
         progress(f"one event among {count} Services")
