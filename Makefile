@@ -5,7 +5,7 @@ SHIM := agent/cni/pointsman-cni
 SHIM_CC := musl-gcc -static -s
 SHIM_CFLAGS := -std=gnu11 -Os -Wall -Wextra -Wshadow -Wconversion -Werror
 
-.PHONY: help setup shim demo test test-kernel lint cases bench-install bench-drift bench-cni bench-destination clean
+.PHONY: help setup shim demo test test-kernel lint cases bench-install bench-drift bench-cni bench-destination proto clean
 
 help:
 	@echo 'make demo            the story, two minutes to read, on real kernel state (KEEP=1 keeps it running)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make bench-drift     from a foreign change to the healed table'
 	@echo 'make bench-cni       what the CNI gate adds to the start and end of a pod (PODS=250)'
 	@echo 'make bench-destination  updates, opening and latency of 5,060 streams in a cluster of 10,000 pods'
+	@echo 'make proto           the protobuf modules of agent/destination/proto, anew'
 	@echo 'make shim            the CNI plugin, $(SHIM)'
 
 setup:
@@ -55,6 +56,11 @@ bench-drift: setup
 
 bench-cni: setup
 	@$(PYTHON) -m tests.bench.cni $(PODS)
+
+# The generated modules are committed; their messages live in a descriptor pool of their own.
+proto: setup
+	$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. agent/destination/proto/*.proto
+	sed -i -e 's/_descriptor_pool\.Default()/_pool.POOL/' -e 's/^from google.protobuf import descriptor_pool as _descriptor_pool$$/from agent.destination.proto import pool as _pool/' agent/destination/proto/*_pb2.py
 
 bench-destination: setup
 	@$(PYTHON) -m tests.bench.destination
