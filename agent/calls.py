@@ -134,16 +134,17 @@ class Calls:
 
     async def _answer(self, request: Request, call: Call) -> tuple[str, bytes]:
         duty, gate = self._enforcer.duty, self._gate
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         match request.verb:
             case Verb.ADD if not duty.writer and not duty.policy.observe:
                 if gate.unmeshed(gate.admit(request)):
                     return "unmeshed", b""
-                body = await self._relayed(call)
+                body = await self._relayed(call, deadline)
                 if body is not None:
                     return "relayed", body
-                return await gate.add(request), b""
+                return await gate.add(request, deadline), b""
             case Verb.ADD:
-                return await gate.add(request), b""
+                return await gate.add(request, deadline), b""
             case Verb.DEL:
                 return await gate.delete(request), b""
             case Verb.CHECK:
@@ -153,11 +154,11 @@ class Calls:
             case Verb.GC:
                 return await gate.collect(request), b""
 
-    async def _relayed(self, call: Call) -> bytes | None:
+    async def _relayed(self, call: Call, deadline: float) -> bytes | None:
         """The writer's answer; None once this agent is the writer. CniError when neither comes in time."""
         problem: Exception | None = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout_at(deadline):
                 while not self._enforcer.duty.writer:
                     instance = self._lock.instance()
                     if instance not in ("", self.instance):

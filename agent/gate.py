@@ -68,14 +68,14 @@ class Gate:
         for keeper in self._enforcer.keepers.values():
             keeper.wake()
 
-    async def add(self, request: Request) -> str:
+    async def add(self, request: Request, deadline: float) -> str:
+        """`deadline`: the loop's time by which there is an answer."""
         attachment = self.admit(request)
         if attachment.pod is None:
             return "foreign"
         self._ledger.save(attachment)
         if self._duty.policy.observe:
             return "waived"
-        deadline = asyncio.get_running_loop().time() + PATIENCE
         pod = await self._known(attachment, deadline)
         if pod is None and gate.injected(attachment):
             if not self._duty.attachments.of_container(*attachment.key):
