@@ -112,9 +112,17 @@ class Destinations:
         leave_alone()
 
     async def tidy(self) -> None:
-        """Give back the memory that floods of calls have left free. Endless."""
+        """Give back the memory that floods of calls have left. Endless."""
+        await self._opened.wait()
+        from agent.destination.garbage import PERIOD, collect_old
+
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
             await asyncio.sleep(TIDY)
+            if loop.time() >= due:
+                due = loop.time() + PERIOD
+                await asyncio.to_thread(collect_old)
             await asyncio.to_thread(give_back)
 
     async def close(self) -> None:

@@ -12,6 +12,11 @@ THRESHOLDS = (100_000, 20, 100)
 """Objects more than were freed, before the youngest generation is gone through; then how often that one,
 before the next."""
 
+PERIOD = 10.0
+"""Seconds between two looks through all that is not left alone."""
+WORTH = 1_000
+"""Objects that must have come since, for a look to be worth its while."""
+
 
 def collect_less() -> None:
     """To be called before there are streams."""
@@ -22,3 +27,10 @@ def leave_alone() -> None:
     """What there is by now stays: it is never gone through again. To be called when all is listed."""
     gc.collect()
     gc.freeze()
+
+
+def collect_old() -> None:
+    """Find what has grown old before it became garbage. Other threads stand still meanwhile."""
+    young, older, _ = gc.get_count()
+    if young > WORTH or older:
+        gc.collect()
