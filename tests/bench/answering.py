@@ -92,7 +92,7 @@ class Measured:
         seconds = time.monotonic() - began
         await self._destinations.open()
         await self._destinations.complete()
-        garbage.leave_alone()
+        self._tidying = asyncio.create_task(self._destinations.tidy())
         return {"load_s": seconds}
 
     async def listen(self) -> dict[str, Any]:
